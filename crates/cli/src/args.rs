@@ -1,6 +1,7 @@
 //! The command line of `sidestep`.
 
 mod bench;
+mod distributor;
 mod filter;
 mod log;
 mod subject;
@@ -29,6 +30,7 @@ pub(crate) use filter::{
     FilterTestArgs, FilterWatchArgs, ListArgs,
 };
 
+pub(crate) use distributor::{DistributorArgs, DistributorCommand, DistributorTargetArgs};
 pub(crate) use vip::{VipArgs, VipCommand, VipRunArgs, VipShowArgs};
 
 pub(crate) use bench::{
@@ -95,6 +97,8 @@ pub(crate) enum Command {
     Filter(FilterArgs),
     /// Give one address to many servers of this host: by weight, load and health
     Vip(VipArgs),
+    /// Give one address to servers of many hosts of one link: by weight, load and health
+    Distributor(DistributorArgs),
     /// Measure workloads over TCP, shared memory and other transports, side by side
     Bench(Box<BenchArgs>),
     /// Measure in two seconds what this machine would gain

@@ -46,6 +46,7 @@ pub(crate) fn execute(args: Args) -> i32 {
         Command::Devices(args) => gateway_status::devices(&args),
         Command::Filter(args) => filter::execute(&args),
         Command::Vip(args) => vip::execute(&args),
+        Command::Distributor(args) => vip::distribute(&args),
         Command::Bench(args) => bench::execute(&args),
         Command::Probe(args) => probe::execute(&args),
     }

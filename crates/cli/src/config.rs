@@ -313,6 +313,14 @@ const TABLES: &[(&str, &[Key])] = &[
         ],
     ),
     (
+        "distributor",
+        &[Key {
+            name: "interface",
+            set: |s, v| interface(v).map(|v| s.interface = Some(v.to_string())),
+            get: |s| s.interface.clone(),
+        }],
+    ),
+    (
         "smc-r",
         &[
             Key {
@@ -654,6 +662,8 @@ mod tests {
             [filter]
             file = "/etc/sidestep/rules"
             rules = "default deny"
+            [distributor]
+            interface = "eth0"
             [smc-r]
             adapters = ["10.0.0.1", "soft:eth1"]
             faults = "loss=1%"
@@ -696,6 +706,7 @@ mod tests {
             adapters: Some(["10.0.0.1", "soft:eth1"].map(|text| text.parse().unwrap()).to_vec()),
             faults: "loss=1%".parse().ok(),
             vips: Some(VipSet::default()),
+            interface: Some("eth0".to_owned()),
         };
         assert_eq!(settings, expected);
     }
@@ -727,7 +738,7 @@ mod tests {
         );
         assert_eq!(
             error("\n[lgo]\n"),
-            "sidestep.toml:2: lgo: unknown table (known: smc, policy, log, agent, filter, smc-r, pnet, vip)"
+            "sidestep.toml:2: lgo: unknown table (known: smc, policy, log, agent, filter, distributor, smc-r, pnet, vip)"
         );
     }
 
@@ -850,6 +861,7 @@ mod tests {
                 "agent.metrics",
                 "filter.file",
                 "filter.rules",
+                "distributor.interface",
                 "smc-r.adapters",
                 "smc-r.faults",
                 "vip"

@@ -114,6 +114,8 @@ pub(crate) struct Settings {
     pub(crate) faults: Option<FaultPlan>,
     /// For `sidestep vip`.
     pub(crate) vips: Option<VipSet>,
+    /// For `sidestep distributor`: by which clients come and targets are reached.
+    pub(crate) interface: Option<String>,
 }
 
 impl Settings {
@@ -196,6 +198,7 @@ impl Settings {
             adapters: self.adapters.or(lower.adapters),
             faults: self.faults.or(lower.faults),
             vips: self.vips.or(lower.vips),
+            interface: self.interface.or(lower.interface),
         }
     }
 
@@ -259,6 +262,7 @@ impl From<Options> for Settings {
             adapters: None,
             faults: None,
             vips: None,
+            interface: None,
         }
     }
 }

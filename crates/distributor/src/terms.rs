@@ -209,6 +209,11 @@ impl VipSet {
     pub fn vips(&self) -> &[Vip] {
         &self.0
     }
+
+    /// Leaves out the others.
+    pub fn retain(&mut self, is_wanted: impl FnMut(&Vip) -> bool) {
+        self.0.retain(is_wanted);
+    }
 }
 
 /// Why a set of VIPs is refused.

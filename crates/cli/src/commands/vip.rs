@@ -10,14 +10,19 @@
 //! One process for each network namespace holds all of it. The other commands ask it, by a name that only
 //! processes of the namespace can reach.
 
+mod daemon;
 mod director;
 mod error;
+mod hosts;
 mod listener;
 mod presence;
 mod probe;
+mod roster;
 mod run;
 mod show;
 mod sockets;
+
+pub(crate) use hosts::execute as distribute;
 
 use super::vip_status::Request;
 use crate::args::{VipArgs, VipCommand};

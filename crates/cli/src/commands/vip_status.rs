@@ -1,9 +1,9 @@
-//! What commands ask of `sidestep vip run`, and what it answers.
+//! What commands ask of the daemons that look after VIPs, and what these answer.
 //!
-//! The name is abstract, so it belongs to the network namespace: who binds it looks after the VIPs of that
+//! The names are abstract, so they belong to the network namespace: who binds one looks after VIPs of that
 //! namespace, and a second one cannot. A question is a line of JSON, and so is the answer; the asking side
 //! closes behind the question. Every user may look, as at the kernel's own list of sockets; changes
-//! are for root and for the user that `sidestep vip run` runs as.
+//! are for root and for the user that the daemon runs as.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -19,7 +19,34 @@ use serde::{Deserialize, Serialize};
 
 use thiserror::Error;
 
-const NAME: &[u8] = b"sidestep/1/vip";
+/// Who looks after VIPs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Daemon {
+    /// Of those whose targets are listeners of this host.
+    Listeners,
+    /// Of those whose targets are hosts.
+    Hosts,
+}
+
+impl Daemon {
+    const ALL: [Self; 2] = [Self::Listeners, Self::Hosts];
+
+    fn name(self) -> &'static [u8] {
+        match self {
+            Self::Listeners => b"sidestep/1/vip",
+            Self::Hosts => b"sidestep/1/distributor",
+        }
+    }
+
+    /// The command that it is.
+    pub(super) fn command(self) -> &'static str {
+        match self {
+            Self::Listeners => "sidestep vip run",
+            Self::Hosts => "sidestep distributor run",
+        }
+    }
+}
+
 /// How long the other side is waited for.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// A question is not longer.
@@ -31,13 +58,13 @@ const ANSWER_LEN_MAX: u64 = 256 << 20;
 #[derive(Debug, Error)]
 pub(super) enum AskError {
     #[error(
-        "no `sidestep vip run` is at work in this network namespace; it is what puts the VIPs of the \
-         configuration into force"
+        "neither `sidestep vip run` nor `sidestep distributor run` is at work in this network namespace; they put \
+         the VIPs of the configuration into force"
     )]
     NotRunning,
-    #[error("who answers in the name of `sidestep vip run` is user {0}, who is not to be believed")]
-    Stranger(u32),
-    #[error("cannot ask `sidestep vip run`: {0}")]
+    #[error("who answers in the name of `{}` is user {user}, who is not to be believed", daemon.command())]
+    Stranger { daemon: Daemon, user: u32 },
+    #[error("cannot ask who looks after the VIPs: {0}")]
     System(#[from] io::Error),
 }
 
@@ -81,6 +108,7 @@ pub(super) struct Status {
 pub(super) struct VipStatus {
     pub(super) name: String,
     pub(super) address: SocketAddr,
+    pub(super) protocol: String,
     pub(super) method: String,
     pub(super) timedaffinity_s: f64,
     pub(super) switch_back: bool,
@@ -93,7 +121,22 @@ pub(super) struct VipStatus {
     pub(super) has_marker: bool,
     /// And ask by the TCP option of SMC.
     pub(super) is_announced: bool,
+    /// Where the targets are hosts: what their link has seen.
+    pub(super) link: Option<VipLink>,
     pub(super) targets: Vec<TargetStatus>,
+}
+
+/// The address of a VIP on its link; the counters are of all VIPs at this address.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct VipLink {
+    pub(super) interface: String,
+    /// The interface has the address: clients can reach it.
+    pub(super) is_taken: bool,
+    pub(super) fragments: u64,
+    pub(super) options: u64,
+    pub(super) extension_headers: u64,
+    pub(super) icmp_errors: u64,
+    pub(super) without_target: u64,
 }
 
 /// A target.
@@ -118,6 +161,19 @@ pub(super) struct TargetStatus {
     pub(super) is_marked: bool,
     /// Why it is down, if more is known than that it does not listen.
     pub(super) fault: Option<String>,
+    /// Of a host.
+    pub(super) link: Option<TargetLink>,
+}
+
+/// A target's host on its link.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct TargetLink {
+    /// The link's address; `None`: the host does not answer. Of this host itself its own.
+    pub(super) address: Option<String>,
+    pub(super) is_own: bool,
+    /// Sent on to it.
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
 }
 
 /// A connection to a VIP.
@@ -126,7 +182,7 @@ pub(super) struct Connection {
     pub(super) vip: String,
     pub(super) address: SocketAddr,
     pub(super) client: SocketAddr,
-    /// `None`: it began before `sidestep vip run` did.
+    /// `None`: it began before the daemon did.
     pub(super) target: Option<String>,
 }
 
@@ -134,8 +190,8 @@ pub(super) struct Connection {
 ///
 /// # Errors
 /// Another process has it ([`ErrorKind::AddrInUse`]).
-pub(super) fn listen() -> io::Result<UnixListener> {
-    let listener = UnixListener::bind_addr(&UnixAddr::from_abstract_name(NAME)?)?;
+pub(super) fn listen(daemon: Daemon) -> io::Result<UnixListener> {
+    let listener = UnixListener::bind_addr(&UnixAddr::from_abstract_name(daemon.name())?)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
@@ -145,16 +201,32 @@ pub(super) fn may_change(user: u32) -> bool {
     user == 0 || user == geteuid().as_raw()
 }
 
-/// Asks `sidestep vip run` of this network namespace.
-pub(super) fn ask(request: &Request) -> Result<Answer, AskError> {
-    let name = UnixAddr::from_abstract_name(NAME)?;
+/// The answers of the daemons of this network namespace, those that are at work.
+///
+/// # Errors
+/// None is at work, or one cannot be asked.
+pub(super) fn ask_all(request: &Request) -> Result<Vec<(Daemon, Answer)>, AskError> {
+    let mut answers = Vec::new();
+    for daemon in Daemon::ALL {
+        match ask(daemon, request) {
+            Ok(answer) => answers.push((daemon, answer)),
+            Err(AskError::NotRunning) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if answers.is_empty() { Err(AskError::NotRunning) } else { Ok(answers) }
+}
+
+/// Asks one daemon of this network namespace.
+pub(super) fn ask(daemon: Daemon, request: &Request) -> Result<Answer, AskError> {
+    let name = UnixAddr::from_abstract_name(daemon.name())?;
     let mut stream = UnixStream::connect_addr(&name).map_err(|error| match error.kind() {
         ErrorKind::ConnectionRefused => AskError::NotRunning,
         _ => AskError::System(error),
     })?;
     let user = getsockopt(&stream, PeerCredentials).map_err(io::Error::from)?.uid();
     if !may_change(user) {
-        return Err(AskError::Stranger(user));
+        return Err(AskError::Stranger { daemon, user });
     }
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -172,14 +244,16 @@ pub(super) struct Steered(HashMap<[SocketAddr; 2], String>);
 impl Steered {
     /// Asks. Without an answer no connection is known to be with a target.
     pub(super) fn look() -> Self {
-        let Ok(Answer::Connections(connections)) = ask(&Request::Connections) else {
-            return Self::default();
-        };
+        let answers = ask_all(&Request::Connections).unwrap_or_default();
+        let connections = answers.into_iter().flat_map(|(_, answer)| match answer {
+            Answer::Connections(connections) => connections,
+            _ => Vec::new(),
+        });
         let name = |it: Connection| {
             let target = it.target.as_deref().unwrap_or("?");
             ([it.address, it.client], format!("{}/{target}", it.vip))
         };
-        Self(connections.into_iter().map(name).collect())
+        Self(connections.map(name).collect())
     }
 
     /// `VIP/TARGET` of a connection between a server's end and a client's.
@@ -195,10 +269,12 @@ impl Steered {
     }
 }
 
-/// The VIPs in force, if a `sidestep vip run` tells them.
+/// The VIPs in force, if a daemon tells them.
 pub(super) fn in_force() -> Vec<VipStatus> {
-    match ask(&Request::Status) {
-        Ok(Answer::Status(status)) => status.vips,
+    let answers = ask_all(&Request::Status).unwrap_or_default();
+    let vips = answers.into_iter().flat_map(|(_, answer)| match answer {
+        Answer::Status(status) => status.vips,
         _ => Vec::new(),
-    }
+    });
+    vips.collect()
 }

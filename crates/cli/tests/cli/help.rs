@@ -50,6 +50,12 @@ fn of_vip() {
 }
 
 #[test]
+fn of_distributor() {
+    check("help-distributor.txt", &["distributor", "--help"]);
+    check("help-distributor-target.txt", &["distributor", "target", "--help"]);
+}
+
+#[test]
 fn of_doctor() {
     check("help-doctor.txt", &["doctor", "--help"]);
 }

@@ -269,7 +269,7 @@ fn what_cannot_be_says_what_to_do() {
     let (status, _, errors) = vip(&place, &["targets"]);
     assert_eq!(status, Some(1));
     assert!(
-        errors.contains("no `sidestep vip run` is at work in this network namespace"),
+        errors.contains("neither `sidestep vip run` nor `sidestep distributor run` is at work"),
         "{errors}"
     );
     let run = |config: &str| {
@@ -279,7 +279,7 @@ fn what_cannot_be_says_what_to_do() {
         assert_eq!((status, text.as_str()), (Some(1), ""), "{errors}");
         errors
     };
-    assert!(run("").contains("no VIPs are configured; add [vip.NAME]"));
+    assert!(run("").contains("no VIPs are configured whose targets are listeners of this host"));
     let foreign = run(&TWO.replace("127.0.0.10", "192.0.2.1"));
     assert!(
         foreign.contains("`ip address add 192.0.2.1/32 dev lo` as root makes it one"),
@@ -299,6 +299,60 @@ fn what_cannot_be_says_what_to_do() {
     let (_, _, errors) = vip(&place, &["remove", "www"]);
     assert!(errors.contains("no VIP www is in force; there are: web"), "{errors}");
     drop(vips);
+}
+
+const HOSTS: &str = "
+[vip.web]
+address = \"10.9.0.9:80\"
+targets = { a = \"10.9.0.1\", b = \"10.9.0.2\" }
+";
+
+#[test]
+fn what_a_distributor_cannot_be_says_what_to_do() {
+    let Some(()) = alone() else { return };
+    let place = Place::new();
+    let run = |command: &str, config: &str| {
+        let file = place.file("hosts.toml", config);
+        let mut sidestep = place.sidestep(None);
+        let words = ["distributor", command, "--config"];
+        let (status, text, errors) = outcome(sidestep.args(words).arg(file));
+        assert_eq!((status, text.as_str()), (Some(1), ""), "{errors}");
+        errors
+    };
+    let on = |interface: &str| format!("[distributor]\ninterface = \"{interface}\"\n{HOSTS}");
+    assert!(run("run", TWO).contains("no VIPs with hosts as targets are configured"));
+    assert!(run("run", HOSTS).contains("add interface = \"eth0\" to [distributor]"));
+    assert!(run("run", &on("eth9")).contains("there is no interface eth9"));
+    assert!(run("run", &on("lo")).contains("lo is no Ethernet interface"));
+    assert!(run("target", HOSTS).contains("has an address of this host as a target"));
+    let mixed = run("run", &on("lo").replace("10.9.0.2", "10.9.0.2:80"));
+    assert!(mixed.contains("some targets have a port and some have none"), "{mixed}");
+}
+
+/// A host that serves a VIP has it, and is silent about it, for as long as it serves.
+#[test]
+fn a_target_is_set_up_and_as_before_afterwards() {
+    let Some(()) = alone() else { return };
+    let place = Place::new();
+    let setting = || {
+        let shown = Command::new("cat").arg("/proc/sys/net/ipv4/conf/all/arp_ignore").output();
+        String::from_utf8(shown.unwrap().stdout).unwrap().trim().to_owned()
+    };
+    let before = setting();
+    let mut command = place.sidestep(None);
+    command.args(["distributor", "target", "10.9.0.9", "fd00:9::9"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "sidestep distributor: this host serves 10.9.0.9, fd00:9::9\n");
+    assert_eq!(setting(), "1");
+    let _server = TcpListener::bind("10.9.0.9:80").unwrap();
+    TcpListener::bind("[fd00:9::9]:80").unwrap();
+    // SAFETY: a number of a child that was not waited for, and a signal.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGTERM) }, 0);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(setting(), before);
+    assert_eq!(TcpListener::bind("10.9.0.9:81").unwrap_err().kind(), ErrorKind::AddrNotAvailable);
 }
 
 #[test]

@@ -9,12 +9,14 @@ use std::time::{Duration, Instant};
 use sidestep_bpf::{BpfError, INDICES, Steering};
 use sidestep_distributor::terms::TARGETS_MAX;
 use sidestep_distributor::{
-    Change, Choice, Distribution, Plan, Probe, ProbeKind, State, Vip, VipSet,
+    Change, Choice, Distribution, Plan, Refusal, State, TargetKind, Vip, VipSet,
 };
 
+use super::daemon::Direct;
 use super::error::VipError;
 use super::listener;
 use super::presence::{self, Presence};
+use super::roster::{self, Probing, Question};
 use super::sockets::{self, Seen};
 use crate::commands::vip_status::{Connection, Status, TargetStatus, VipStatus};
 
@@ -56,15 +58,7 @@ struct Member {
     queue: (u32, u32),
     is_marked: bool,
     connections: u64,
-    probe_due: Option<Instant>,
-    is_probed: bool,
-}
-
-/// A probe that is due.
-pub(super) struct Question {
-    pub(super) probe: Probe,
-    pub(super) target: SocketAddr,
-    vip: String,
+    probing: Probing,
 }
 
 impl Director {
@@ -73,51 +67,6 @@ impl Director {
         let mut steering = Steering::load()?;
         steering.attach()?;
         Ok(Self { steering, services: Vec::new(), owners: Vec::new(), count_due: Instant::now() })
-    }
-
-    /// Puts a set into force. Returns what that changes, in lines.
-    ///
-    /// # Errors
-    /// Why nothing was changed, in lines.
-    pub(super) fn apply(&mut self, set: &VipSet) -> Result<String, String> {
-        let all = sockets::listeners()
-            .map_err(|error| format!("the kernel tells no listeners: {error}"))?;
-        let faults: Vec<String> =
-            set.vips().iter().filter_map(|vip| self.objection(vip, &all)).collect();
-        if !faults.is_empty() {
-            return Err(format!("{}\nnothing is changed", faults.join("\n")));
-        }
-        let mut prepared: Vec<Service> = Vec::new();
-        for vip in set.vips() {
-            if self.is_in_force(vip) {
-                continue;
-            }
-            match self.prepare(vip, &all, &prepared) {
-                Ok(service) => prepared.push(service),
-                Err(error) => {
-                    for service in &prepared {
-                        self.clear(service.index);
-                    }
-                    return Err(format!("vip.{}: {error}\nnothing is changed", vip.name));
-                }
-            }
-        }
-        let mut lines: Vec<String> =
-            prepared.into_iter().map(|service| self.take(service)).collect();
-        let is_gone = |service: &Service| {
-            !set.vips().iter().any(|vip| vip.name == service.distribution.vip().name)
-        };
-        let gone: Vec<String> = self
-            .services
-            .iter()
-            .filter(|service| is_gone(service))
-            .map(|service| service.distribution.vip().name.clone())
-            .collect();
-        for name in gone {
-            lines.push(self.remove(&name)?);
-        }
-        self.count_due = Instant::now();
-        Ok(if lines.is_empty() { "nothing to change".to_owned() } else { lines.join("\n") })
     }
 
     /// Why a VIP cannot be in force here.
@@ -221,17 +170,13 @@ impl Director {
         self.services.push(service);
         self.services
             .sort_by(|one, other| one.distribution.vip().name.cmp(&other.distribution.vip().name));
-        let targets = match vip.targets.len() {
-            1 => "1 target".to_owned(),
-            count => format!("{count} targets"),
-        };
-        format!("{} at {}: {}, {targets}", vip.name, vip.address, vip.method)
+        roster::in_words(&vip)
     }
 
     /// Takes a VIP out of force.
-    pub(super) fn remove(&mut self, name: &str) -> Result<String, String> {
+    fn remove_vip(&mut self, name: &str) -> Result<String, String> {
         let at = self.services.iter().position(|service| service.distribution.vip().name == name);
-        let at = at.ok_or_else(|| self.no_such_vip(name))?;
+        let at = at.ok_or_else(|| roster::no_such_vip(self.vips(), name))?;
         let service = self.services.remove(at);
         let address = service.distribution.vip().address;
         self.forget(address);
@@ -251,48 +196,6 @@ impl Director {
         }
     }
 
-    /// Looks at all targets, follows what has changed, and returns probes that are due.
-    pub(super) fn look(&mut self) -> Vec<Question> {
-        let now = Instant::now();
-        let all = match sockets::listeners() {
-            Ok(all) => all,
-            Err(error) => {
-                log::error!("the kernel tells no listeners: {error}");
-                return Vec::new();
-            }
-        };
-        let is_count_due = now >= self.count_due;
-        let mut due = Vec::new();
-        let mut services = std::mem::take(&mut self.services);
-        for service in &mut services {
-            self.look_at_listeners(service, &all);
-            if is_count_due || service.plan.choice == Choice::Least {
-                self.count(service);
-            }
-            if is_count_due {
-                service.look_at_markers();
-            }
-            due.extend(service.probes_due(now));
-            self.put(service);
-        }
-        self.services = services;
-        if is_count_due {
-            self.count_due = now + COUNT_EVERY;
-        }
-        due
-    }
-
-    /// A probe has come to an end.
-    pub(super) fn probed(&mut self, question: &Question, has_passed: bool) {
-        let mut services = std::mem::take(&mut self.services);
-        let is_it = |service: &&mut Service| service.distribution.vip().name == question.vip;
-        if let Some(service) = services.iter_mut().find(is_it) {
-            service.probed(question.target, has_passed);
-            self.put(service);
-        }
-        self.services = services;
-    }
-
     /// What the program of each target has as its socket, and whether it is still the one.
     fn look_at_listeners(&mut self, service: &mut Service, all: &[Seen]) {
         let vip = service.distribution.vip().clone();
@@ -307,7 +210,7 @@ impl Director {
             let is_listening = member.cookie.is_some();
             let changes = service.distribution.listens(target, is_listening);
             let why = if is_listening { "it listens" } else { "it does not listen" };
-            service.report(&changes, why);
+            roster::report(&service.distribution, &changes, why);
         }
     }
 
@@ -411,28 +314,17 @@ impl Director {
         }
     }
 
-    pub(super) fn drain(&mut self, target: &str) -> Result<String, String> {
-        self.change(target, Distribution::drain)
-    }
-
-    pub(super) fn resume(&mut self, target: &str) -> Result<String, String> {
-        self.change(target, Distribution::resume)
-    }
-
     fn change(
         &mut self,
         name: &str,
-        change: impl FnOnce(
-            &mut Distribution,
-            usize,
-        ) -> Result<Vec<Change>, sidestep_distributor::Refusal>,
+        change: impl FnOnce(&mut Distribution, usize) -> Result<Vec<Change>, Refusal>,
     ) -> Result<String, String> {
-        let (at, target) = self.find(name)?;
+        let (at, target) = roster::find(self.vips(), name)?;
         let mut services = std::mem::take(&mut self.services);
         let service = &mut services[at];
         let changes = change(&mut service.distribution, target);
         if let Ok(changes) = &changes {
-            service.report(changes, "the operator's word");
+            roster::report(&service.distribution, changes, "the operator's word");
             // At once: who has drained a target may end it now.
             self.put(service);
         }
@@ -443,46 +335,115 @@ impl Director {
             .map_err(|refusal| format!("{name}: {refusal}"))
     }
 
-    /// `VIP/TARGET`, or the name of a target that only one VIP has.
-    fn find(&self, name: &str) -> Result<(usize, usize), String> {
-        let (vip, target) =
-            name.split_once('/').map_or((None, name), |(vip, target)| (Some(vip), target));
-        let is_meant =
-            |service: &Service| vip.is_none_or(|vip| service.distribution.vip().name == vip);
-        let found: Vec<(usize, usize)> = self
+    fn vips(&self) -> impl Iterator<Item = &Vip> + Clone {
+        self.services.iter().map(|service| service.distribution.vip())
+    }
+
+    fn target_of(&self, vip: &Vip, owner: u64) -> Option<String> {
+        let address = self.owners.get((owner as usize).checked_sub(1)?)?;
+        let target = vip.targets.iter().find(|target| target.address == *address);
+        // It was a target once, and has a name no more.
+        Some(target.map_or_else(|| address.to_string(), |target| target.name.clone()))
+    }
+}
+
+impl Direct for Director {
+    const KIND: TargetKind = TargetKind::Listeners;
+
+    fn apply(&mut self, set: &VipSet) -> Result<String, String> {
+        let all = sockets::listeners()
+            .map_err(|error| format!("the kernel tells no listeners: {error}"))?;
+        let faults: Vec<String> =
+            set.vips().iter().filter_map(|vip| self.objection(vip, &all)).collect();
+        if !faults.is_empty() {
+            return Err(format!("{}\nnothing is changed", faults.join("\n")));
+        }
+        let mut prepared: Vec<Service> = Vec::new();
+        for vip in set.vips() {
+            if self.is_in_force(vip) {
+                continue;
+            }
+            match self.prepare(vip, &all, &prepared) {
+                Ok(service) => prepared.push(service),
+                Err(error) => {
+                    for service in &prepared {
+                        self.clear(service.index);
+                    }
+                    return Err(format!("vip.{}: {error}\nnothing is changed", vip.name));
+                }
+            }
+        }
+        let mut lines: Vec<String> =
+            prepared.into_iter().map(|service| self.take(service)).collect();
+        let is_gone = |service: &Service| {
+            !set.vips().iter().any(|vip| vip.name == service.distribution.vip().name)
+        };
+        let gone: Vec<String> = self
             .services
             .iter()
-            .enumerate()
-            .filter(|(_, service)| is_meant(service))
-            .filter_map(|(at, service)| {
-                let targets = &service.distribution.vip().targets;
-                Some((at, targets.iter().position(|it| it.name == target)?))
-            })
+            .filter(|service| is_gone(service))
+            .map(|service| service.distribution.vip().name.clone())
             .collect();
-        match (&found[..], vip) {
-            ([found], _) => Ok(*found),
-            ([], Some(vip)) if !self.services.iter().any(is_meant) => Err(self.no_such_vip(vip)),
-            ([], _) => Err(format!("no target {name}; there are: {}", self.all_targets())),
-            _ => Err(format!("several VIPs have a target {name}; say VIP/{name}")),
+        for name in gone {
+            lines.push(self.remove_vip(&name)?);
         }
+        self.count_due = Instant::now();
+        Ok(if lines.is_empty() { "nothing to change".to_owned() } else { lines.join("\n") })
     }
 
-    fn all_targets(&self) -> String {
-        let of = |service: &Service| -> Vec<String> {
-            let vip = service.distribution.vip();
-            vip.targets.iter().map(|target| format!("{}/{}", vip.name, target.name)).collect()
+    fn look(&mut self) -> Vec<Question> {
+        let now = Instant::now();
+        let all = match sockets::listeners() {
+            Ok(all) => all,
+            Err(error) => {
+                log::error!("the kernel tells no listeners: {error}");
+                return Vec::new();
+            }
         };
-        self.services.iter().flat_map(of).collect::<Vec<_>>().join(", ")
+        let is_count_due = now >= self.count_due;
+        let mut due = Vec::new();
+        let mut services = std::mem::take(&mut self.services);
+        for service in &mut services {
+            self.look_at_listeners(service, &all);
+            if is_count_due || service.plan.choice == Choice::Least {
+                self.count(service);
+            }
+            if is_count_due {
+                service.look_at_markers();
+            }
+            due.extend(service.probes_due(now));
+            self.put(service);
+        }
+        self.services = services;
+        if is_count_due {
+            self.count_due = now + COUNT_EVERY;
+        }
+        due
     }
 
-    fn no_such_vip(&self, name: &str) -> String {
-        let names: Vec<&str> =
-            self.services.iter().map(|service| service.distribution.vip().name.as_str()).collect();
-        format!("no VIP {name} is in force; there are: {}", names.join(", "))
+    fn probed(&mut self, question: &Question, has_passed: bool) {
+        let mut services = std::mem::take(&mut self.services);
+        let is_it = |service: &&mut Service| service.distribution.vip().name == question.vip;
+        if let Some(service) = services.iter_mut().find(is_it) {
+            service.probed(question.target, has_passed);
+            self.put(service);
+        }
+        self.services = services;
     }
 
-    /// What displays tell of VIPs and targets.
-    pub(super) fn status(&mut self) -> Status {
+    fn drain(&mut self, target: &str) -> Result<String, String> {
+        self.change(target, Distribution::drain)
+    }
+
+    fn resume(&mut self, target: &str) -> Result<String, String> {
+        self.change(target, Distribution::resume)
+    }
+
+    fn remove(&mut self, vip: &str) -> Result<String, String> {
+        self.remove_vip(vip)
+    }
+
+    fn status(&mut self) -> Status {
         let mut services = std::mem::take(&mut self.services);
         let mut vips = Vec::new();
         for service in &mut services {
@@ -494,8 +455,7 @@ impl Director {
         Status { vips }
     }
 
-    /// The live connections of all VIPs.
-    pub(super) fn connections(&self) -> io::Result<Vec<Connection>> {
+    fn connections(&self) -> io::Result<Vec<Connection>> {
         let mut all = Vec::new();
         for service in &self.services {
             let vip = service.distribution.vip();
@@ -510,13 +470,6 @@ impl Director {
             }));
         }
         Ok(all)
-    }
-
-    fn target_of(&self, vip: &Vip, owner: u64) -> Option<String> {
-        let address = self.owners.get((owner as usize).checked_sub(1)?)?;
-        let target = vip.targets.iter().find(|target| target.address == *address);
-        // It was a target once, and has a name no more.
-        Some(target.map_or_else(|| address.to_string(), |target| target.name.clone()))
     }
 }
 
@@ -542,28 +495,13 @@ fn refusal(seen: &Seen, error: &io::Error) -> String {
 }
 
 impl Service {
-    fn report(&self, changes: &[Change], why: &str) {
-        let vip = self.distribution.vip();
-        for change in changes {
-            let target = &vip.targets[change.target];
-            log::info!(
-                "{}/{} at {}: {} -> {} ({why})",
-                vip.name,
-                target.name,
-                target.address,
-                change.from,
-                change.to
-            );
-        }
-    }
-
     /// A probe of the target at this address has come to an end. By new terms there may be none.
     fn probed(&mut self, target: SocketAddr, has_passed: bool) {
         let targets = &self.distribution.vip().targets;
         let Some(target) = targets.iter().position(|it| it.address == target) else { return };
-        self.members[target].is_probed = false;
+        self.members[target].probing.answered();
         let changes = self.distribution.probed(target, has_passed);
-        self.report(&changes, "its probe");
+        roster::report(&self.distribution, &changes, "its probe");
     }
 
     /// Clients under Sidestep may meet the targets as long as one that takes connections runs under it.
@@ -582,21 +520,11 @@ impl Service {
 
     fn probes_due(&mut self, now: Instant) -> Vec<Question> {
         let vip = self.distribution.vip();
-        if vip.probe.kind == ProbeKind::Listens {
-            return Vec::new();
-        }
-        let mut due = Vec::new();
-        for (terms, member) in vip.targets.iter().zip(&mut self.members) {
-            let is_due = member.probe_due.is_none_or(|due| now >= due);
-            if member.cookie.is_none() || member.is_probed || !is_due {
-                continue;
-            }
-            member.is_probed = true;
-            member.probe_due = Some(now + vip.probe.interval);
-            let (probe, vip) = (vip.probe.clone(), vip.name.clone());
-            due.push(Question { probe, target: terms.address, vip });
-        }
-        due
+        let members = vip.targets.iter().zip(&mut self.members);
+        let listening = members.filter(|(_, member)| member.cookie.is_some());
+        listening
+            .filter_map(|(terms, member)| member.probing.ask(vip, terms.address, now))
+            .collect()
     }
 
     fn status(&self, given: &[u64; TARGETS_MAX]) -> VipStatus {
@@ -618,27 +546,13 @@ impl Service {
                 program: member.program.clone(),
                 is_marked: member.is_marked,
                 fault: member.fault.clone(),
+                link: None,
             }
         });
         VipStatus {
-            name: vip.name.clone(),
-            address: vip.address,
-            method: vip.method.to_string(),
-            timedaffinity_s: vip.affinity.as_secs_f64(),
-            switch_back: vip.switch_back,
-            probe: match &vip.probe.kind {
-                ProbeKind::Listens => "listens".to_owned(),
-                ProbeKind::Tcp => "tcp".to_owned(),
-                ProbeKind::Http(path) => format!("http:{path}"),
-                ProbeKind::Command(command) => command.join(" "),
-            },
-            probe_interval_s: vip.probe.interval.as_secs_f64(),
-            probe_timeout_s: vip.probe.timeout.as_secs_f64(),
-            rise: vip.probe.rise,
-            fall: vip.probe.fall,
             has_marker: self.presence.as_ref().is_some_and(Presence::is_marked),
             is_announced: self.presence.as_ref().is_some_and(Presence::is_announced),
-            targets: targets.collect(),
+            ..roster::status(vip, targets.collect())
         }
     }
 }

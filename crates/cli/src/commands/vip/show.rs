@@ -7,19 +7,50 @@ use super::error::VipError;
 use crate::args::VipShowArgs;
 use crate::commands::ss::aligned;
 use crate::commands::vip_status::{
-    Answer, Connection, Request, Status, TargetStatus, VipStatus, ask,
+    Answer, Connection, Daemon, Request, Status, TargetLink, TargetStatus, VipLink, VipStatus, ask,
+    ask_all,
 };
 use crate::output::{self, Escaped};
 use crate::terminal;
 
 /// A change, which is told in words, or as `{"done": [...]}`.
 pub(super) fn change(request: &Request, is_json: bool) -> Result<(), VipError> {
-    match ask(request)? {
-        Answer::Done(lines) if is_json => {
-            say_json(&serde_json::json!({ "done": lines.lines().collect::<Vec<_>>() }))
+    let mut done = Vec::new();
+    for daemon in concerned(request)? {
+        match ask(daemon, request)? {
+            Answer::Done(lines) => done.extend(lines.lines().map(str::to_owned)),
+            other => return Err(unexpected(other)),
         }
-        Answer::Done(lines) => say(&format!("{lines}\n")),
-        other => Err(unexpected(other)),
+    }
+    if is_json {
+        return say_json(&serde_json::json!({ "done": done }));
+    }
+    say(&done.iter().map(|line| format!("{line}\n")).collect::<String>())
+}
+
+/// Whom a change is for: all, or who has the target or VIP of this name.
+fn concerned(request: &Request) -> Result<Vec<Daemon>, VipError> {
+    let is_known = |vip: &VipStatus| match request {
+        Request::Remove(name) => vip.name == *name,
+        Request::Drain(name) | Request::Resume(name) => {
+            let (of, target) = name.split_once('/').unwrap_or((&vip.name, name));
+            vip.name == of && vip.targets.iter().any(|it| it.name == target)
+        }
+        _ => true,
+    };
+    let answers = ask_all(&Request::Status)?;
+    let knows =
+        |answer: &Answer| matches!(answer, Answer::Status(it) if it.vips.iter().any(is_known));
+    let known: Vec<Daemon> =
+        answers.iter().filter(|(_, answer)| knows(answer)).map(|(daemon, _)| *daemon).collect();
+    match (request, &known[..]) {
+        (Request::Apply, _) => Ok(answers.iter().map(|(daemon, _)| *daemon).collect()),
+        (Request::Drain(name) | Request::Resume(name), [_, _]) => {
+            Err(VipError::Refused(format!("several VIPs have a target {name}; say VIP/{name}")))
+        }
+        // None knows it: the first says so.
+        (_, []) => Ok(vec![answers[0].0]),
+        _ => Ok(known),
     }
 }
 
@@ -46,10 +77,13 @@ pub(super) fn targets(args: &VipShowArgs) -> Result<(), VipError> {
 }
 
 pub(super) fn connections(args: &VipShowArgs) -> Result<(), VipError> {
-    let connections = match ask(&Request::Connections)? {
-        Answer::Connections(connections) => connections,
-        other => return Err(unexpected(other)),
-    };
+    let mut connections = Vec::new();
+    for (_, answer) in ask_all(&Request::Connections)? {
+        match answer {
+            Answer::Connections(more) => connections.extend(more),
+            other => return Err(unexpected(other)),
+        }
+    }
     if args.json {
         return say_json(&serde_json::json!({ "connections": connections }));
     }
@@ -68,10 +102,14 @@ pub(super) fn connections(args: &VipShowArgs) -> Result<(), VipError> {
 const NO_NUMBERS: std::ops::RangeInclusive<usize> = 4..=4;
 
 fn status() -> Result<Status, VipError> {
-    match ask(&Request::Status)? {
-        Answer::Status(status) => Ok(status),
-        other => Err(unexpected(other)),
+    let mut all = Status::default();
+    for (_, answer) in ask_all(&Request::Status)? {
+        match answer {
+            Answer::Status(status) => all.vips.extend(status.vips),
+            other => return Err(unexpected(other)),
+        }
     }
+    Ok(all)
 }
 
 fn unexpected(answer: Answer) -> VipError {
@@ -83,7 +121,8 @@ fn unexpected(answer: Answer) -> VipError {
 
 /// What the configuration says of a VIP, as one would write it.
 fn terms(vip: &VipStatus) -> String {
-    let mut text = format!("{} at {}: {}", vip.name, vip.address, vip.method);
+    let protocol = if vip.protocol == "tcp" { "" } else { "UDP, " };
+    let mut text = format!("{} at {}: {protocol}{}", vip.name, vip.address, vip.method);
     if vip.timedaffinity_s > 0.0 {
         text += &format!(", timedaffinity {} s", vip.timedaffinity_s);
     }
@@ -101,7 +140,11 @@ fn terms(vip: &VipStatus) -> String {
             vip.fall
         ),
     };
+    if let Some(link) = &vip.link {
+        text += &of_link(link);
+    }
     text += match (vip.has_marker, vip.is_announced) {
+        _ if vip.link.is_some() => "",
         (false, _) => "  no target takes connections under Sidestep: all stay on TCP\n",
         (true, false) => "  clients under Sidestep may move to shared memory\n",
         (true, true) => {
@@ -112,6 +155,25 @@ fn terms(vip: &VipStatus) -> String {
         text += &format!("  {} at {}, weight {}\n", target.name, target.address, target.weight);
     }
     text
+}
+
+/// The link of a VIP whose targets are hosts, and what came there besides packets for them.
+fn of_link(link: &VipLink) -> String {
+    let taken = if link.is_taken { "" } else { " once its targets are known" };
+    let counters = [
+        (link.fragments, "fragments dropped"),
+        (link.options, "packets with options"),
+        (link.extension_headers, "packets with extension headers dropped"),
+        (link.icmp_errors, "ICMP errors"),
+        (link.without_target, "packets without a target"),
+    ];
+    let seen: Vec<String> = counters
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    let seen = if seen.is_empty() { String::new() } else { format!(": {}", seen.join(", ")) };
+    format!("  on {}{taken}{seen}\n", link.interface)
 }
 
 const TARGETS: [&str; 9] = [
@@ -135,6 +197,7 @@ fn cells(vip: &str, target: &TargetStatus) -> [String; TARGETS.len()] {
             let under = if target.is_marked { ", Sidestep" } else { "" };
             format!("{pid}/{}{under}", Escaped(program))
         }
+        (None, None, _) => target.link.as_ref().map_or_else(|| "-".to_owned(), host),
         _ => "-".to_owned(),
     };
     [
@@ -148,6 +211,15 @@ fn cells(vip: &str, target: &TargetStatus) -> [String; TARGETS.len()] {
         target.responsiveness.map_or_else(|| "-".to_owned(), |percent| format!("{percent} %")),
         program,
     ]
+}
+
+/// What a target's host is called on its link.
+fn host(link: &TargetLink) -> String {
+    match (&link.address, link.is_own) {
+        (_, true) => "this host".to_owned(),
+        (Some(address), false) => format!("host {address}"),
+        (None, false) => "host does not answer".to_owned(),
+    }
 }
 
 fn say(text: &str) -> Result<(), VipError> {

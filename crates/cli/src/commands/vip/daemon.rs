@@ -1,0 +1,218 @@
+//! A daemon that looks after VIPs: its turns, and the commands that it answers.
+//!
+//! One thread does all of it: it looks at targets five times a second, starts probes that are
+//! due, and answers the other commands.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
+use sd_notify::NotifyState;
+use sidestep_distributor::{TargetKind, VipSet};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::runtime::Builder;
+use tokio::task::{AbortHandle, LocalSet, spawn_local};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+
+use super::error::VipError;
+use super::probe;
+use super::roster::Question;
+use crate::commands::systemd::tell_systemd;
+use crate::commands::vip_status::{
+    self, Answer, Connection, PATIENCE, QUESTION_LEN_MAX, Request, Status,
+};
+use crate::config::Configuration;
+use crate::options::Settings;
+use crate::output;
+
+/// Questions that may be under way at a time.
+const QUESTIONS_MAX: usize = 32;
+/// From one look at the targets to the next.
+const TURN: Duration = Duration::from_millis(200);
+
+/// The VIPs of a daemon at work.
+pub(super) trait Direct {
+    /// What its VIPs have as targets.
+    const KIND: TargetKind;
+
+    /// Puts a set into force. Returns what that changes, in lines.
+    ///
+    /// # Errors
+    /// Why nothing was changed, in lines.
+    fn apply(&mut self, set: &VipSet) -> Result<String, String>;
+
+    /// Looks at all targets, follows what has changed, and returns probes that are due.
+    fn look(&mut self) -> Vec<Question>;
+
+    /// A probe has come to an end.
+    fn probed(&mut self, question: &Question, has_passed: bool);
+
+    /// A target gets nothing new. Returns its state, in words.
+    ///
+    /// # Errors
+    /// Why not.
+    fn drain(&mut self, target: &str) -> Result<String, String>;
+
+    /// Takes that back.
+    ///
+    /// # Errors
+    /// Why not.
+    fn resume(&mut self, target: &str) -> Result<String, String>;
+
+    /// Takes a VIP out of force.
+    ///
+    /// # Errors
+    /// Why not.
+    fn remove(&mut self, vip: &str) -> Result<String, String>;
+
+    /// What displays tell of VIPs and targets.
+    fn status(&mut self) -> Status;
+
+    /// The live connections of all VIPs.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    fn connections(&self) -> io::Result<Vec<Connection>>;
+}
+
+/// Looks after VIPs, until a byte comes from `stop`.
+///
+/// # Errors
+/// Nothing can be waited for.
+pub(super) fn serve<D: Direct + 'static>(
+    director: D,
+    commands: UnixListener,
+    stop: std::os::unix::net::UnixStream,
+    config: Option<&Path>,
+) -> Result<(), VipError> {
+    let runtime = Builder::new_current_thread().enable_io().enable_time().build();
+    let runtime = runtime.map_err(VipError::of("cannot wait for anything"))?;
+    let director = Rc::new(RefCell::new(director));
+    let work = async {
+        spawn_local(look_after(Rc::clone(&director)));
+        spawn_local(answer_commands(commands, Rc::clone(&director), config.map(Path::to_owned)));
+        tell_systemd(NotifyState::Ready);
+        let mut byte = [0];
+        stop.set_nonblocking(true)?;
+        UnixStream::from_std(stop)?.read_exact(&mut byte).await
+    };
+    LocalSet::new().block_on(&runtime, work).map_err(VipError::of("cannot wait for signals"))?;
+    tell_systemd(NotifyState::Stopping);
+    log::info!("ends, by a signal");
+    Ok(())
+}
+
+/// What the configuration files say now.
+///
+/// # Errors
+/// One of them has a mistake.
+pub(super) fn configured(named: Option<&Path>) -> Result<Settings, VipError> {
+    let environment = |name: &str| std::env::var_os(name);
+    Ok(Configuration::load(named, environment)?.settings)
+}
+
+/// The VIPs whose targets are of a kind.
+pub(super) fn vips_of(settings: Settings, kind: TargetKind) -> VipSet {
+    let mut vips = settings.vips.unwrap_or_default();
+    vips.retain(|vip| vip.kind == kind);
+    vips
+}
+
+/// A line of standard output for each VIP.
+///
+/// # Errors
+/// It cannot be written.
+pub(super) fn say(who: &str, lines: &str) -> Result<(), VipError> {
+    let lines: String = lines.lines().map(|line| format!("{who}: {line}\n")).collect();
+    output::print(&lines).map(drop).map_err(VipError::of("cannot write to standard output"))
+}
+
+async fn look_after<D: Direct + 'static>(director: Rc<RefCell<D>>) {
+    let mut turns = interval(TURN);
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        turns.tick().await;
+        let due = director.borrow_mut().look();
+        for question in due {
+            let director = Rc::clone(&director);
+            spawn_local(async move {
+                let has_passed = probe::passes(&question.probe, question.target).await;
+                director.borrow_mut().probed(&question, has_passed);
+            });
+        }
+    }
+}
+
+async fn answer_commands<D: Direct + 'static>(
+    listener: UnixListener,
+    director: Rc<RefCell<D>>,
+    config: Option<PathBuf>,
+) {
+    let Ok(listener) = tokio::net::UnixListener::from_std(listener) else { return };
+    let config: Option<Rc<Path>> = config.map(Rc::from);
+    // The oldest one makes room: a client that leaves questions unfinished keeps others out for no longer
+    // than it goes on.
+    let mut open: VecDeque<AbortHandle> = VecDeque::new();
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                open.retain(|question| !question.is_finished());
+                if open.len() == QUESTIONS_MAX {
+                    open.pop_front().expect("there are some").abort();
+                }
+                let (director, config) = (Rc::clone(&director), config.clone());
+                let answered = spawn_local(timeout(PATIENCE, answer(stream, director, config)));
+                open.push_back(answered.abort_handle());
+            }
+            Err(error) => {
+                log::warn!("a command cannot be heard: {error}");
+                sleep(TURN).await;
+            }
+        }
+    }
+}
+
+/// One question. Who does not wait for the answer has none.
+async fn answer<D: Direct>(
+    mut stream: UnixStream,
+    director: Rc<RefCell<D>>,
+    config: Option<Rc<Path>>,
+) -> io::Result<()> {
+    let user = getsockopt(&stream, PeerCredentials).map_err(io::Error::from)?.uid();
+    let mut line = Vec::new();
+    (&mut stream).take(QUESTION_LEN_MAX).read_to_end(&mut line).await?;
+    let answer = match serde_json::from_slice::<Request>(&line) {
+        Err(error) => Answer::Refused(format!("a question that is none: {error}")),
+        Ok(request) if !request.only_looks() && !vip_status::may_change(user) => Answer::Refused(
+            "only root, and the user that looks after the VIPs, may change them".to_owned(),
+        ),
+        Ok(request) => carry_out(&request, &mut *director.borrow_mut(), config.as_deref()),
+    };
+    let mut text = serde_json::to_vec(&answer)?;
+    text.push(b'\n');
+    stream.write_all(&text).await
+}
+
+fn carry_out<D: Direct>(request: &Request, director: &mut D, config: Option<&Path>) -> Answer {
+    let done = match request {
+        Request::Status => return Answer::Status(director.status()),
+        Request::Connections => match director.connections() {
+            Ok(connections) => return Answer::Connections(connections),
+            Err(error) => Err(format!("the kernel does not tell connections: {error}")),
+        },
+        Request::Apply => configured(config)
+            .map_err(|error| format!("{error}\nnothing is changed"))
+            .and_then(|settings| director.apply(&vips_of(settings, D::KIND))),
+        Request::Drain(target) => director.drain(target),
+        Request::Resume(target) => director.resume(target),
+        Request::Remove(vip) => director.remove(vip),
+    };
+    done.map_or_else(Answer::Refused, Answer::Done)
+}

@@ -1,0 +1,641 @@
+//! `sidestep distributor`: one address for servers of many hosts, by direct server return.
+//!
+//! ```text
+//!   client ──> VIP on the distributor ──(its program: another address on the frame)──> a target, VIP on its `lo`
+//!      ^                                                                                  │
+//!      └──────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Joins what the link tells of targets ([`link`]), what [`sidestep_distributor`] decides of it, and the program
+//! in the kernel ([`sidestep_bpf::Forwarding`]). A target is set up by [`target`].
+
+mod addresses;
+mod link;
+mod target;
+
+use std::collections::HashMap;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+use sidestep_bpf::{BpfError, Forwarding, Hop, INDICES, ROUTES_MAX};
+use sidestep_distributor::terms::TARGETS_MAX;
+use sidestep_distributor::{
+    Change, Distribution, Protocol, Refusal, State, TargetKind, Vip, VipSet,
+};
+
+use self::addresses::Addresses;
+use self::link::{Interface, Neighbour, Own};
+use super::daemon::{self, Direct};
+use super::error::VipError;
+use super::roster::{self, Probing, Question};
+use crate::args::{DistributorArgs, DistributorCommand, VipRunArgs};
+use crate::commands::vip_status::{
+    self, Connection, Daemon, Status, TargetLink, TargetStatus, VipLink, VipStatus,
+};
+use crate::commands::{logging, signals};
+use crate::output;
+
+/// Does what was asked for; 1 if it could not be done, otherwise 0.
+pub(crate) fn execute(args: &DistributorArgs) -> i32 {
+    let (command, done) = match &args.command {
+        DistributorCommand::Run(args) => ("run", run(args)),
+        DistributorCommand::Target(args) => ("target", target::execute(args)),
+    };
+    match done {
+        Ok(()) => 0,
+        Err(error) => {
+            output::complain_lines(&format!("distributor {command}"), &error.to_string());
+            1
+        }
+    }
+}
+
+fn run(args: &VipRunArgs) -> Result<(), VipError> {
+    // First of all: a signal from now on ends it in order.
+    let stop = signals::stop().map_err(VipError::of("cannot wait for signals"))?;
+    signals::ignore_sigpipe();
+    logging::begin(args.log.as_ref())?;
+    let config: Option<&Path> = args.config.as_deref();
+    let settings = daemon::configured(config)?;
+    let interface = settings.interface.clone();
+    let set = daemon::vips_of(settings, TargetKind::Hosts);
+    if set.vips().is_empty() {
+        return Err(VipError::NoHosts);
+    }
+    let interface = interface.ok_or(VipError::NoInterface)?;
+    let commands = vip_status::listen(Daemon::Hosts).map_err(|error| match error.kind() {
+        ErrorKind::AddrInUse => VipError::Running(Daemon::Hosts),
+        _ => VipError::of("cannot listen for commands")(error),
+    })?;
+    let mut distributor = Distributor::new(&interface)?;
+    let done = distributor.apply(&set).map_err(VipError::Refused)?;
+    daemon::say("sidestep distributor", &done)?;
+    daemon::serve(distributor, commands, stop, config)
+}
+
+/// All VIPs in force whose targets are hosts.
+struct Distributor {
+    forwarding: Forwarding,
+    name: String,
+    interface: Interface,
+    addresses: Addresses,
+    services: Vec<Service>,
+    /// What each route is for, by its number; 0 is none. One that is known stays: flows have its number.
+    routes: Vec<(ServiceKey, IpAddr)>,
+    /// When neighbours are asked, and when flows are counted next.
+    ask_due: Instant,
+    count_due: Instant,
+}
+
+type ServiceKey = (SocketAddr, Protocol);
+
+struct Service {
+    /// Its number in the kernel.
+    index: usize,
+    distribution: Distribution,
+    members: Vec<Member>,
+    /// The states that the kernel's table was made of.
+    states: Vec<State>,
+    /// `None`: it is in force. Otherwise when it will be at the latest; before, when all targets are up.
+    settles: Option<Instant>,
+}
+
+struct Member {
+    route: u32,
+    /// What the kernel has.
+    hop: Hop,
+    takes: bool,
+    probing: Probing,
+    /// Flows that the client has not ended.
+    live: u64,
+}
+
+/// What was seen of the link at one moment.
+struct Sight {
+    own: Vec<Own>,
+    neighbours: Vec<Neighbour>,
+}
+
+impl Sight {
+    fn take(index: u32) -> io::Result<Self> {
+        Ok(Self { own: link::addresses()?, neighbours: link::neighbours(index)? })
+    }
+
+    fn is_own(&self, ip: IpAddr) -> bool {
+        self.own.iter().any(|own| own.ip == ip)
+    }
+
+    fn hop(&self, ip: IpAddr, interface: &Interface) -> Hop {
+        let neighbour = self.neighbours.iter().find(|it| it.ip == ip);
+        match (neighbour.and_then(|it| it.address), interface.address) {
+            _ if self.is_own(ip) => Hop::Here,
+            (Some(to), Some(from)) => Hop::Link { to, from },
+            _ => Hop::Nowhere,
+        }
+    }
+}
+
+/// From one question to a neighbour, and one count of flows, to the next.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+const COUNT_EVERY: Duration = Duration::from_secs(1);
+
+impl Distributor {
+    /// With no VIPs in force.
+    fn new(name: &str) -> Result<Self, VipError> {
+        let interface = link::interface(name).map_err(|error| {
+            VipError::Refused(match error.raw_os_error() {
+                Some(libc::ENODEV) => {
+                    format!("there is no interface {name}; set `interface` in [distributor]")
+                }
+                _ => format!("{name} cannot be looked at: {error}"),
+            })
+        })?;
+        if interface.address.is_none() {
+            let why = "is no Ethernet interface; frames can be sent on to other hosts only there";
+            return Err(VipError::Refused(format!("{name} {why}")));
+        }
+        if !interface.is_up {
+            let what = format!("{name} is down; `ip link set {name} up` as root has it up");
+            return Err(VipError::Refused(what));
+        }
+        let mut forwarding = Forwarding::load()?;
+        forwarding.attach(name)?;
+        let now = Instant::now();
+        Ok(Self {
+            forwarding,
+            name: name.to_owned(),
+            addresses: Addresses::new(interface.index),
+            interface,
+            services: Vec::new(),
+            routes: vec![],
+            ask_due: now,
+            count_due: now,
+        })
+    }
+
+    /// Why VIPs cannot be in force here.
+    fn objections(&self, set: &VipSet, sight: &Sight) -> io::Result<Vec<String>> {
+        let (mut objections, mut unknown) = (Vec::new(), Vec::new());
+        for vip in set.vips() {
+            let ip = vip.address.ip();
+            let elsewhere = |own: &&Own| own.ip == ip && own.index != self.interface.index;
+            if sight.own.iter().any(|own| elsewhere(&own)) {
+                objections.push(format!(
+                    "vip.{}: {ip} is an address of another interface of this host than {}; clients that \
+                     come by {} would not find it: take it off there",
+                    vip.name, self.name, self.name
+                ));
+            } else if !sight.is_own(ip) && !unknown.contains(&ip) {
+                unknown.push(ip);
+            }
+        }
+        if let Some((ip, who)) = link::who_answers(self.interface.index, &unknown)? {
+            let who = in_hex(who);
+            objections.extend(set.vips().iter().filter(|vip| vip.address.ip() == ip).map(|vip| {
+                format!(
+                    "vip.{}: host {who} answers for {ip} on {}; a target must not: its VIP is on `lo`, put there by \
+                     `sidestep distributor target`; another host has to give the address up, or the VIP takes another",
+                    vip.name, self.name
+                )
+            }));
+        }
+        Ok(objections)
+    }
+
+    fn is_in_force(&self, vip: &Vip) -> bool {
+        self.services.iter().any(|service| service.distribution.vip() == vip)
+    }
+
+    /// A service with the routes of its targets, which gets no packets yet.
+    fn prepare(&mut self, vip: &Vip, sight: &Sight, others: &[Service]) -> Result<Service, String> {
+        let is_free =
+            |index: &usize| !self.services.iter().chain(others).any(|it| it.index == *index);
+        let index = (0..INDICES).find(is_free).expect("twice as many as VIPs");
+        let is_before = |it: &&Service| it.is_before(vip);
+        let before = self.services.iter().find(is_before);
+        let mut given = [0; TARGETS_MAX];
+        let (mut distribution, mut settles) =
+            (Distribution::new(vip.clone()), Some(settling_ends(vip)));
+        if let Some(before) = before {
+            let counts = self.forwarding.given(before.index).map_err(in_words)?;
+            let places = &before.distribution.vip().targets;
+            for (target, place) in vip.targets.iter().zip(&mut given) {
+                let at = places.iter().position(|it| it.name == target.name);
+                *place = at.map_or(0, |at| counts[at]);
+            }
+            distribution = before.distribution.succeeded_by(vip.clone());
+            settles = before.settles;
+        }
+        let mut members = Vec::new();
+        for target in &vip.targets {
+            let route = self.route(key_of(vip), target.address.ip())?;
+            let (hop, probing) = (Hop::Nowhere, Probing::default());
+            members.push(Member { route, hop, takes: false, probing, live: 0 });
+        }
+        let routes: Vec<u32> = members.iter().map(|member| member.route).collect();
+        self.forwarding.begin(index, &routes, &given).map_err(in_words)?;
+        let states = distribution.states();
+        let mut service = Service { index, distribution, members, states, settles };
+        self.follow(&mut service, sight);
+        Ok(service)
+    }
+
+    /// The number of the route of a service to a target.
+    fn route(&mut self, service: ServiceKey, target: IpAddr) -> Result<u32, String> {
+        let known = self.routes.iter().position(|it| *it == (service, target));
+        let at = known.unwrap_or(self.routes.len());
+        if at + 1 >= ROUTES_MAX {
+            return Err("more targets have come and gone than there is room for; start \
+                        `sidestep distributor run` again"
+                .to_owned());
+        }
+        if known.is_none() {
+            self.routes.push((service, target));
+        }
+        Ok(at as u32 + 1)
+    }
+
+    /// Puts a service into force that was prepared, or has it settle, in place of what has its name or address.
+    fn take(&mut self, mut service: Service) -> Result<String, String> {
+        let vip = service.distribution.vip().clone();
+        if service.settles.is_none() {
+            self.commit(&mut service).map_err(in_words)?;
+        }
+        let before: Vec<Service> = self.services.extract_if(.., |it| it.is_before(&vip)).collect();
+        for before in before {
+            self.retire(&before, key_of(&vip));
+        }
+        self.services.push(service);
+        self.services
+            .sort_by(|one, other| one.distribution.vip().name.cmp(&other.distribution.vip().name));
+        Ok(roster::in_words(&vip))
+    }
+
+    /// Has a service gone, unless its successor is at the same place.
+    fn retire(&mut self, service: &Service, successor: ServiceKey) {
+        let vip = service.distribution.vip();
+        let key = key_of(vip);
+        if key != successor
+            && service.settles.is_none()
+            && let Err(error) = self.forwarding.forget(key)
+        {
+            log::error!("{} stays in force: {error}", vip.address);
+        }
+    }
+
+    /// Where each target is on the link, and what follows.
+    fn follow(&mut self, service: &mut Service, sight: &Sight) {
+        let vip = service.distribution.vip().clone();
+        for (target, terms) in vip.targets.iter().enumerate() {
+            let hop = sight.hop(terms.address.ip(), &self.interface);
+            let is_there = hop != Hop::Nowhere;
+            let changes = service.distribution.listens(target, is_there);
+            let why = if is_there { "its host answers" } else { "its host does not answer" };
+            roster::report(&service.distribution, &changes, why);
+            self.lead(service, target, hop);
+        }
+    }
+
+    /// Has the route of a target lead there.
+    fn lead(&mut self, service: &mut Service, target: usize, hop: Hop) {
+        let takes = service.distribution.state(target).is_available();
+        let member = &mut service.members[target];
+        if (member.hop, member.takes) == (hop, takes) {
+            return;
+        }
+        match self.forwarding.set_route(member.route, hop, takes) {
+            Ok(()) => (member.hop, member.takes) = (hop, takes),
+            Err(error) => log::error!("a route stays as it was: {error}"),
+        }
+    }
+
+    /// Puts into force what has changed.
+    fn put(&mut self, service: &mut Service) {
+        for target in 0..service.members.len() {
+            self.lead(service, target, service.members[target].hop);
+        }
+        let is_settled = service.has_settled();
+        let has_changed = service.distribution.states() != service.states;
+        if !is_settled || (service.settles.is_none() && !has_changed) {
+            return;
+        }
+        if let Err(error) = self.commit(service) {
+            let name = &service.distribution.vip().name;
+            log::error!("vip.{name}: the table before stays: {error}");
+        }
+    }
+
+    fn commit(&mut self, service: &mut Service) -> Result<(), BpfError> {
+        let (plan, states) = (service.distribution.plan(), service.distribution.states());
+        let vip = service.distribution.vip();
+        self.forwarding.watch(vip.address.ip())?;
+        self.forwarding.prepare(service.index, &plan)?;
+        self.forwarding.commit(service.index, key_of(vip), &plan, vip.affinity)?;
+        (service.states, service.settles) = (states, None);
+        Ok(())
+    }
+
+    /// Has the interface the addresses of all VIPs that are in force.
+    fn tend_addresses(&mut self, sight: &Sight) {
+        let settling = |ip: IpAddr| {
+            let of = self.services.iter().filter(|it| it.distribution.vip().address.ip() == ip);
+            of.filter(|it| it.settles.is_some()).count() > 0
+        };
+        let mut wanted: Vec<IpAddr> =
+            self.services.iter().map(|it| it.distribution.vip().address.ip()).collect();
+        wanted.sort();
+        wanted.dedup();
+        wanted.retain(|ip| self.addresses.has(*ip) || !settling(*ip));
+        for gone in self.addresses.keep(&wanted, &sight.own) {
+            if let Err(error) = self.forwarding.unwatch(gone) {
+                log::error!("{gone} is still counted: {error}");
+            }
+        }
+    }
+
+    /// Asks all neighbours that are targets whether they are there.
+    fn ask_neighbours(&mut self, sight: &Sight) {
+        match link::interface(&self.name) {
+            Ok(interface) => self.interface = interface,
+            Err(error) => log::error!("{} is not to be seen: {error}", self.name),
+        }
+        let of = |service: &Service| -> Vec<IpAddr> {
+            service.distribution.vip().targets.iter().map(|target| target.address.ip()).collect()
+        };
+        let mut targets: Vec<IpAddr> = self.services.iter().flat_map(of).collect();
+        targets.sort();
+        targets.dedup();
+        for target in targets.into_iter().filter(|target| !sight.is_own(*target)) {
+            if let Err(error) = link::ask_for(self.interface.index, target) {
+                log::error!("{target} cannot be asked whether it is there: {error}");
+            }
+        }
+    }
+
+    /// Counts live flows, and ends those that are over.
+    fn count(&mut self) {
+        /// As long as a client waits for stray packets.
+        const CLOSING: Duration = Duration::from_secs(60);
+        /// Datagrams have no end.
+        const QUIET: Duration = Duration::from_secs(120);
+        let flows = match self.forwarding.flows() {
+            Ok(flows) => flows,
+            Err(error) => return log::error!("flows are not counted: {error}"),
+        };
+        let now = monotonic();
+        let mut live: HashMap<u32, u64> = HashMap::new();
+        for flow in &flows {
+            let quiet = now.saturating_sub(flow.seen);
+            let is_datagrams = flow.service.1 == Protocol::Udp;
+            if (flow.is_closing && quiet > CLOSING) || (is_datagrams && quiet > QUIET) {
+                self.forwarding.end(flow);
+            } else if !flow.is_closing {
+                *live.entry(flow.route).or_default() += 1;
+            }
+        }
+        for service in &mut self.services {
+            let Ok(given) = self.forwarding.given(service.index) else { continue };
+            let mut ended = given;
+            for (target, member) in service.members.iter_mut().enumerate() {
+                member.live = live.get(&member.route).copied().unwrap_or(0);
+                ended[target] = given[target].saturating_sub(member.live);
+            }
+            if let Err(error) = self.forwarding.note_ended(service.index, &ended) {
+                log::error!("ended flows are not noted: {error}");
+            }
+        }
+    }
+
+    fn change(
+        &mut self,
+        name: &str,
+        change: impl FnOnce(&mut Distribution, usize) -> Result<Vec<Change>, Refusal>,
+    ) -> Result<String, String> {
+        let (at, target) = roster::find(self.vips(), name)?;
+        let mut services = std::mem::take(&mut self.services);
+        let service = &mut services[at];
+        let changes = change(&mut service.distribution, target);
+        if let Ok(changes) = &changes {
+            roster::report(&service.distribution, changes, "the operator's word");
+            self.put(service);
+        }
+        let state = service.distribution.state(target);
+        self.services = services;
+        changes
+            .map(|_| format!("{name} is {state}"))
+            .map_err(|refusal| format!("{name}: {refusal}"))
+    }
+
+    fn vips(&self) -> impl Iterator<Item = &Vip> + Clone {
+        self.services.iter().map(|service| service.distribution.vip())
+    }
+
+    fn status_of(&self, service: &Service) -> VipStatus {
+        let vip = service.distribution.vip();
+        let given = self.forwarding.given(service.index).unwrap_or([0; TARGETS_MAX]);
+        let targets = vip.targets.iter().zip(&service.members).enumerate();
+        let targets = targets.map(|(at, (terms, member))| {
+            let [packets, bytes] = self.forwarding.traffic(member.route).unwrap_or_default();
+            TargetStatus {
+                name: terms.name.clone(),
+                address: terms.address,
+                state: service.distribution.state(at).to_string(),
+                weight: terms.weight,
+                connections: member.live,
+                given: given[at],
+                queue: 0,
+                queue_max: 0,
+                responsiveness: None,
+                pid: None,
+                program: None,
+                is_marked: false,
+                fault: None,
+                link: Some(link_status(member.hop, packets, bytes)),
+            }
+        });
+        let ip = vip.address.ip();
+        let tally = self.forwarding.tally(ip).unwrap_or_default();
+        let link = VipLink {
+            interface: self.name.clone(),
+            is_taken: self.addresses.has(ip),
+            fragments: tally.fragments,
+            options: tally.options,
+            extension_headers: tally.extended,
+            icmp_errors: tally.errors,
+            without_target: tally.stranded,
+        };
+        VipStatus { link: Some(link), ..roster::status(vip, targets.collect()) }
+    }
+}
+
+impl Direct for Distributor {
+    const KIND: TargetKind = TargetKind::Hosts;
+
+    fn apply(&mut self, set: &VipSet) -> Result<String, String> {
+        let unseen = |error: io::Error| format!("the link cannot be looked at: {error}");
+        let sight = Sight::take(self.interface.index).map_err(unseen)?;
+        let objections = self.objections(set, &sight).map_err(unseen)?;
+        if !objections.is_empty() {
+            return Err(format!("{}\nnothing is changed", objections.join("\n")));
+        }
+        let mut prepared: Vec<Service> = Vec::new();
+        for vip in set.vips() {
+            if !self.is_in_force(vip) {
+                let service = self.prepare(vip, &sight, &prepared);
+                prepared.push(service.map_err(|error| format!("vip.{}: {error}", vip.name))?);
+            }
+        }
+        let mut lines = Vec::new();
+        for service in prepared {
+            lines.push(self.take(service)?);
+        }
+        let stays = |name: &str| set.vips().iter().any(|vip| vip.name == name);
+        let names: Vec<String> = self.vips().map(|vip| vip.name.clone()).collect();
+        for name in names.iter().filter(|name| !stays(name)) {
+            lines.push(self.remove(name)?);
+        }
+        Ok(if lines.is_empty() { "nothing to change".to_owned() } else { lines.join("\n") })
+    }
+
+    fn look(&mut self) -> Vec<Question> {
+        let now = Instant::now();
+        let sight = match Sight::take(self.interface.index) {
+            Ok(sight) => sight,
+            Err(error) => {
+                log::error!("the link cannot be looked at: {error}");
+                return Vec::new();
+            }
+        };
+        if now >= self.ask_due {
+            self.ask_neighbours(&sight);
+            self.ask_due = now + ASK_EVERY;
+        }
+        if now >= self.count_due {
+            self.count();
+            // A full table takes a while to read: that is to be a small part of the time.
+            self.count_due = now + COUNT_EVERY.max(now.elapsed() * 20);
+        }
+        let mut due = Vec::new();
+        let mut services = std::mem::take(&mut self.services);
+        for service in &mut services {
+            self.follow(service, &sight);
+            due.extend(service.probes_due(now));
+            self.put(service);
+        }
+        self.services = services;
+        self.tend_addresses(&sight);
+        due
+    }
+
+    fn probed(&mut self, question: &Question, has_passed: bool) {
+        let mut services = std::mem::take(&mut self.services);
+        let is_it = |service: &&mut Service| service.distribution.vip().name == question.vip;
+        if let Some(service) = services.iter_mut().find(is_it) {
+            let targets = &service.distribution.vip().targets;
+            if let Some(target) = targets.iter().position(|it| it.address == question.target) {
+                service.members[target].probing.answered();
+                let changes = service.distribution.probed(target, has_passed);
+                roster::report(&service.distribution, &changes, "its probe");
+                self.put(service);
+            }
+        }
+        self.services = services;
+    }
+
+    fn drain(&mut self, target: &str) -> Result<String, String> {
+        self.change(target, Distribution::drain)
+    }
+
+    fn resume(&mut self, target: &str) -> Result<String, String> {
+        self.change(target, Distribution::resume)
+    }
+
+    fn remove(&mut self, vip: &str) -> Result<String, String> {
+        let at = self.services.iter().position(|it| it.distribution.vip().name == vip);
+        let at = at.ok_or_else(|| roster::no_such_vip(self.vips(), vip))?;
+        let service = self.services.remove(at);
+        let vip = service.distribution.vip();
+        if service.settles.is_none() {
+            self.forwarding.forget(key_of(vip)).map_err(in_words)?;
+        }
+        Ok(format!("{} at {} is not in force any more", vip.name, vip.address))
+    }
+
+    fn status(&mut self) -> Status {
+        Status { vips: self.services.iter().map(|service| self.status_of(service)).collect() }
+    }
+
+    fn connections(&self) -> io::Result<Vec<Connection>> {
+        let mut all = Vec::new();
+        for flow in self.forwarding.flows().map_err(io::Error::other)? {
+            let of = |vip: &&Vip| key_of(vip) == flow.service;
+            let (Some(vip), false) = (self.vips().find(of), flow.is_closing) else { continue };
+            let route = self.routes.get((flow.route as usize).wrapping_sub(1));
+            let target = route.map(|(_, ip)| {
+                let target = vip.targets.iter().find(|target| target.address.ip() == *ip);
+                // It was a target once, and has a name no more.
+                target.map_or_else(|| ip.to_string(), |target| target.name.clone())
+            });
+            let (vip, address) = (vip.name.clone(), vip.address);
+            all.push(Connection { vip, address, client: flow.client, target });
+        }
+        Ok(all)
+    }
+}
+
+impl Service {
+    /// Whether a VIP takes its place: by its name, or by its address.
+    fn is_before(&self, vip: &Vip) -> bool {
+        let own = self.distribution.vip();
+        own.name == vip.name || key_of(own) == key_of(vip)
+    }
+
+    /// Whether enough is known of its targets that clients may come: a table of the one that has answered first would
+    /// send the others' connections there.
+    fn has_settled(&self) -> bool {
+        let all_up = || self.distribution.states().iter().all(|state| *state != State::Down);
+        self.settles.is_none_or(|settles| Instant::now() >= settles || all_up())
+    }
+
+    fn probes_due(&mut self, now: Instant) -> Vec<Question> {
+        let vip = self.distribution.vip();
+        let members = vip.targets.iter().zip(&mut self.members);
+        let there = members.filter(|(_, member)| member.hop != Hop::Nowhere);
+        there.filter_map(|(terms, member)| member.probing.ask(vip, terms.address, now)).collect()
+    }
+}
+
+fn key_of(vip: &Vip) -> ServiceKey {
+    (vip.address, vip.protocol)
+}
+
+/// When a target that serves has risen by now.
+fn settling_ends(vip: &Vip) -> Instant {
+    let probe = &vip.probe;
+    Instant::now() + ASK_EVERY + (probe.interval + probe.timeout) * probe.rise
+}
+
+fn link_status(hop: Hop, packets: u64, bytes: u64) -> TargetLink {
+    let address = match hop {
+        Hop::Link { to, .. } => Some(in_hex(to)),
+        Hop::Here | Hop::Nowhere => None,
+    };
+    TargetLink { address, is_own: hop == Hop::Here, packets, bytes }
+}
+
+fn in_hex(address: link::LinkAddress) -> String {
+    address.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+fn in_words(error: BpfError) -> String {
+    error.to_string()
+}
+
+/// The clock by which programs in the kernel note when they have seen a packet.
+fn monotonic() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32)
+}

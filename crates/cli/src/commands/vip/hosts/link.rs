@@ -1,0 +1,280 @@
+//! A link as `rtnetlink(7)` tells of it: its interface, this host's addresses, its neighbours.
+//!
+//! That a neighbour answers is the kernel's own knowledge: it asks by ARP or neighbour discovery, and forgets who is
+//! gone. Here it is only told whom to ask.
+
+use std::io::{self, ErrorKind};
+use std::net::IpAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage,
+    NetlinkPayload,
+};
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::RouteNetlinkMessage::{self as Message, *};
+use netlink_packet_route::address::{
+    AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope, CacheInfo,
+};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
+use netlink_sys::Socket;
+use netlink_sys::protocols::NETLINK_ROUTE;
+
+/// An address of a link.
+pub(super) type LinkAddress = [u8; 6];
+
+/// An interface of this host.
+#[derive(Clone, Debug)]
+pub(super) struct Interface {
+    pub(super) index: u32,
+    pub(super) is_up: bool,
+    /// `None`: it is none of Ethernet.
+    pub(super) address: Option<LinkAddress>,
+}
+
+/// An address of this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Own {
+    pub(super) ip: IpAddr,
+    pub(super) index: u32,
+    /// The kernel keeps it for no limited time.
+    pub(super) is_permanent: bool,
+}
+
+/// What is known of a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Neighbour {
+    pub(super) ip: IpAddr,
+    /// `None`: it does not answer, or not yet.
+    pub(super) address: Option<LinkAddress>,
+    /// It has answered lately.
+    pub(super) is_reachable: bool,
+    /// It was asked in vain.
+    pub(super) has_failed: bool,
+}
+
+/// The interface of this name.
+///
+/// # Errors
+/// There is none, or the kernel does not tell.
+pub(super) fn interface(name: &str) -> io::Result<Interface> {
+    let mut question = LinkMessage::default();
+    question.attributes.push(LinkAttribute::IfName(name.to_owned()));
+    let mut found = None;
+    exchange(GetLink(question), NLM_F_REQUEST, |answer| {
+        let NewLink(link) = answer else { return };
+        let address = link.attributes.iter().find_map(|attribute| match attribute {
+            LinkAttribute::Address(bytes) => LinkAddress::try_from(&bytes[..]).ok(),
+            _ => None,
+        });
+        found = Some(Interface {
+            index: link.header.index,
+            is_up: link.header.flags.contains(LinkFlags::Up),
+            address: address.filter(|_| link.header.link_layer_type == LinkLayerType::Ether),
+        });
+    })?;
+    found.ok_or_else(|| ErrorKind::NotFound.into())
+}
+
+/// All addresses of this host.
+///
+/// # Errors
+/// The kernel does not tell.
+pub(super) fn addresses() -> io::Result<Vec<Own>> {
+    let mut all = Vec::new();
+    exchange(GetAddress(AddressMessage::default()), NLM_F_REQUEST | NLM_F_DUMP, |answer| {
+        let NewAddress(message) = answer else { return };
+        let ip = |wanted: fn(&AddressAttribute) -> Option<IpAddr>| {
+            message.attributes.iter().find_map(wanted)
+        };
+        // Of a link between two ends the first is ours and the second the peer's.
+        let local = ip(|it| match it {
+            AddressAttribute::Local(ip) => Some(*ip),
+            _ => None,
+        });
+        let address = ip(|it| match it {
+            AddressAttribute::Address(ip) => Some(*ip),
+            _ => None,
+        });
+        let is_permanent = message.header.flags.contains(AddressHeaderFlags::Permanent);
+        let own = |ip| Own { ip, index: message.header.index, is_permanent };
+        all.extend(local.or(address).map(own));
+    })?;
+    Ok(all)
+}
+
+/// Gives an interface an address for a time, or for so long from now on if it has it.
+///
+/// # Errors
+/// The kernel refuses.
+pub(super) fn lend(index: u32, ip: IpAddr, time: Duration) -> io::Result<()> {
+    let seconds = time.as_secs() as u32;
+    let mut message = address_message(index, ip);
+    message.header.scope = AddressScope::Universe;
+    let mut lifetime = CacheInfo::default();
+    lifetime.ifa_valid = seconds;
+    // What this host begins itself, probes among it, is never to come from a VIP: to a target that would be its
+    // own address. By IPv6 the kernel would choose it, unless it is preferred for no time; by IPv4 the network's address
+    // goes before one of a single host.
+    lifetime.ifa_preferred = if ip.is_ipv4() { seconds } else { 0 };
+    message.attributes.push(AddressAttribute::CacheInfo(lifetime));
+    if ip.is_ipv6() {
+        // That no other host has it was found out before.
+        message.header.flags = AddressHeaderFlags::Nodad;
+    }
+    let flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE;
+    exchange(NewAddress(message), flags, |_| {})
+}
+
+/// Takes an address from an interface.
+///
+/// # Errors
+/// The kernel refuses; it is not there.
+pub(super) fn take_back(index: u32, ip: IpAddr) -> io::Result<()> {
+    exchange(DelAddress(address_message(index, ip)), NLM_F_REQUEST | NLM_F_ACK, |_| {})
+}
+
+fn address_message(index: u32, ip: IpAddr) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    message.header.index = index;
+    message.header.family = family(ip);
+    message.header.prefix_len = if ip.is_ipv4() { 32 } else { 128 };
+    message.attributes.extend([AddressAttribute::Local(ip), AddressAttribute::Address(ip)]);
+    message
+}
+
+/// What the kernel knows of the neighbours on an interface.
+///
+/// # Errors
+/// It does not tell.
+pub(super) fn neighbours(index: u32) -> io::Result<Vec<Neighbour>> {
+    let mut all = Vec::new();
+    let question = GetNeighbour(NeighbourMessage::default());
+    exchange(question, NLM_F_REQUEST | NLM_F_DUMP, |answer| {
+        let NewNeighbour(message) = answer else { return };
+        if message.header.ifindex == index {
+            all.extend(neighbour(&message));
+        }
+    })?;
+    Ok(all)
+}
+
+fn neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
+    let ip = message.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),
+        NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)) => Some(IpAddr::V6(*ip)),
+        _ => None,
+    })?;
+    let address = message.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::LinkLayerAddress(bytes) => LinkAddress::try_from(&bytes[..]).ok(),
+        _ => None,
+    });
+    let state = message.header.state;
+    let has_failed = state == NeighbourState::Failed;
+    let is_reachable = matches!(state, NeighbourState::Reachable | NeighbourState::Permanent);
+    let is_known = !has_failed && state != NeighbourState::Incomplete;
+    Some(Neighbour { ip, address: address.filter(|_| is_known), is_reachable, has_failed })
+}
+
+/// Has the kernel ask whether a neighbour is still there, as if it had something to send.
+///
+/// # Errors
+/// The kernel refuses.
+pub(super) fn ask_for(index: u32, ip: IpAddr) -> io::Result<()> {
+    let message = neighbour_message(index, ip, NeighbourFlags::Use);
+    exchange(NewNeighbour(message), NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE, |_| {})
+}
+
+/// Has the kernel forget a neighbour.
+fn forget(index: u32, ip: IpAddr) {
+    let message = neighbour_message(index, ip, NeighbourFlags::empty());
+    // One that is not known is not known afterwards.
+    _ = exchange(DelNeighbour(message), NLM_F_REQUEST | NLM_F_ACK, |_| {});
+}
+
+fn neighbour_message(index: u32, ip: IpAddr, flags: NeighbourFlags) -> NeighbourMessage {
+    let mut message = NeighbourMessage::default();
+    message.header.family = family(ip);
+    message.header.ifindex = index;
+    message.header.flags = flags;
+    message.attributes.push(NeighbourAttribute::Destination(match ip {
+        IpAddr::V4(ip) => NeighbourAddress::Inet(ip),
+        IpAddr::V6(ip) => NeighbourAddress::Inet6(ip),
+    }));
+    message
+}
+
+/// The host of the link that answers for one of these addresses, if one does: ARP or neighbour discovery is
+/// asked about all of them, and waited for. None of them is an address of this host.
+///
+/// # Errors
+/// The kernel refuses to ask.
+pub(super) fn who_answers(
+    index: u32,
+    addresses: &[IpAddr],
+) -> io::Result<Option<(IpAddr, LinkAddress)>> {
+    /// The kernel asks again each second.
+    const PATIENCE: Duration = Duration::from_millis(2200);
+    const LOOK: Duration = Duration::from_millis(50);
+    for ip in addresses {
+        forget(index, *ip);
+        ask_for(index, *ip)?;
+    }
+    let deadline = Instant::now() + PATIENCE;
+    let mut answer = None;
+    while answer.is_none() && Instant::now() < deadline && !addresses.is_empty() {
+        thread::sleep(LOOK);
+        let all = neighbours(index)?;
+        let of_interest = || all.iter().filter(|it| addresses.contains(&it.ip));
+        answer =
+            of_interest().find_map(|it| Some((it.ip, it.address.filter(|_| it.is_reachable)?)));
+        if of_interest().filter(|it| it.has_failed).count() == addresses.len() {
+            break;
+        }
+    }
+    for ip in addresses {
+        forget(index, *ip);
+    }
+    Ok(answer)
+}
+
+fn family(ip: IpAddr) -> AddressFamily {
+    if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+/// Asks the kernel, and tells each answer.
+fn exchange(question: Message, flags: u16, mut each: impl FnMut(Message)) -> io::Result<()> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    let mut question = NetlinkMessage::from(question);
+    question.header.flags = flags;
+    question.finalize();
+    let mut bytes = vec![0; question.buffer_len()];
+    question.serialize(&mut bytes);
+    socket.send(&bytes, 0)?;
+    let is_dump = flags & NLM_F_DUMP == NLM_F_DUMP;
+    while read_piece(&socket.recv_from_full()?.0, &mut each)? && is_dump {}
+    Ok(())
+}
+
+/// Tells what one datagram of the kernel says. False: it was the last one.
+fn read_piece(mut bytes: &[u8], each: &mut impl FnMut(Message)) -> io::Result<bool> {
+    while !bytes.is_empty() {
+        let message = NetlinkMessage::deserialize(bytes).map_err(io::Error::other)?;
+        match message.payload {
+            NetlinkPayload::InnerMessage(answer) => each(answer),
+            NetlinkPayload::Done(_) => return Ok(false),
+            // An error of number 0 says that it is done.
+            NetlinkPayload::Error(error) if error.code.is_none() => return Ok(false),
+            NetlinkPayload::Error(error) => return Err(error.to_io()),
+            _ => {}
+        }
+        let len = message.header.length.next_multiple_of(4) as usize;
+        bytes = bytes.get(len.max(4)..).unwrap_or_default();
+    }
+    Ok(true)
+}

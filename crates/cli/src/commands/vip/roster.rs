@@ -1,0 +1,123 @@
+//! What both daemons of VIPs do with names, states and probes of targets.
+
+use std::time::Instant;
+
+use sidestep_distributor::{Change, Distribution, Probe, ProbeKind, Vip};
+use std::net::SocketAddr;
+
+use crate::commands::vip_status::{TargetStatus, VipStatus};
+
+/// A probe that is due.
+pub(super) struct Question {
+    pub(super) probe: Probe,
+    pub(super) target: SocketAddr,
+    pub(super) vip: String,
+}
+
+/// The probes of one target: when the next one is due, and whether one is under way.
+#[derive(Default)]
+pub(super) struct Probing {
+    due: Option<Instant>,
+    is_under_way: bool,
+}
+
+impl Probing {
+    /// The probe of a target that serves as far as is known, if it is due.
+    pub(super) fn ask(&mut self, vip: &Vip, target: SocketAddr, now: Instant) -> Option<Question> {
+        let is_due = self.due.is_none_or(|due| now >= due);
+        if vip.probe.kind == ProbeKind::Listens || self.is_under_way || !is_due {
+            return None;
+        }
+        self.is_under_way = true;
+        self.due = Some(now + vip.probe.interval);
+        Some(Question { probe: vip.probe.clone(), target, vip: vip.name.clone() })
+    }
+
+    /// It has come to an end.
+    pub(super) fn answered(&mut self) {
+        self.is_under_way = false;
+    }
+}
+
+/// VIP and target, by their places: `VIP/TARGET`, or the name of a target that only one VIP has.
+pub(super) fn find<'a>(
+    all: impl Iterator<Item = &'a Vip> + Clone,
+    name: &str,
+) -> Result<(usize, usize), String> {
+    let (vip, target) =
+        name.split_once('/').map_or((None, name), |(vip, target)| (Some(vip), target));
+    let is_meant = |it: &&Vip| vip.is_none_or(|vip| it.name == vip);
+    let place = |(at, it): (usize, &Vip)| {
+        let target = it.targets.iter().position(|it| it.name == target)?;
+        is_meant(&it).then_some((at, target))
+    };
+    let found: Vec<(usize, usize)> = all.clone().enumerate().filter_map(place).collect();
+    match (&found[..], vip) {
+        ([found], _) => Ok(*found),
+        ([], Some(vip)) if !all.clone().any(|it| is_meant(&it)) => Err(no_such_vip(all, vip)),
+        ([], _) => Err(format!("no target {name}; there are: {}", all_targets(all))),
+        _ => Err(format!("several VIPs have a target {name}; say VIP/{name}")),
+    }
+}
+
+fn all_targets<'a>(all: impl Iterator<Item = &'a Vip>) -> String {
+    let of =
+        |vip: &'a Vip| vip.targets.iter().map(|target| format!("{}/{}", vip.name, target.name));
+    all.flat_map(of).collect::<Vec<_>>().join(", ")
+}
+
+pub(super) fn no_such_vip<'a>(all: impl Iterator<Item = &'a Vip>, name: &str) -> String {
+    let names: Vec<&str> = all.map(|vip| vip.name.as_str()).collect();
+    format!("no VIP {name} is in force; there are: {}", names.join(", "))
+}
+
+/// Reports changes of states, and why they came.
+pub(super) fn report(distribution: &Distribution, changes: &[Change], why: &str) {
+    let vip = distribution.vip();
+    for change in changes {
+        let target = &vip.targets[change.target];
+        log::info!(
+            "{}/{} at {}: {} -> {} ({why})",
+            vip.name,
+            target.name,
+            target.address,
+            change.from,
+            change.to
+        );
+    }
+}
+
+/// What a VIP is told of when it is put into force.
+pub(super) fn in_words(vip: &Vip) -> String {
+    let targets = match vip.targets.len() {
+        1 => "1 target".to_owned(),
+        count => format!("{count} targets"),
+    };
+    format!("{} at {}: {}, {targets}", vip.name, vip.address, vip.method)
+}
+
+/// The terms of a VIP for displays, with its targets; what only one of the daemons knows is left open.
+pub(super) fn status(vip: &Vip, targets: Vec<TargetStatus>) -> VipStatus {
+    VipStatus {
+        name: vip.name.clone(),
+        address: vip.address,
+        protocol: vip.protocol.name().to_owned(),
+        method: vip.method.to_string(),
+        timedaffinity_s: vip.affinity.as_secs_f64(),
+        switch_back: vip.switch_back,
+        probe: match &vip.probe.kind {
+            ProbeKind::Listens => "listens".to_owned(),
+            ProbeKind::Tcp => "tcp".to_owned(),
+            ProbeKind::Http(path) => format!("http:{path}"),
+            ProbeKind::Command(command) => command.join(" "),
+        },
+        probe_interval_s: vip.probe.interval.as_secs_f64(),
+        probe_timeout_s: vip.probe.timeout.as_secs_f64(),
+        rise: vip.probe.rise,
+        fall: vip.probe.fall,
+        has_marker: false,
+        is_announced: false,
+        link: None,
+        targets,
+    }
+}
