@@ -9,6 +9,7 @@
 
 mod brokers;
 mod databases;
+mod distributor;
 mod files;
 mod filter;
 mod hosts;

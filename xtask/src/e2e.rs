@@ -9,6 +9,7 @@
 mod cases;
 mod demotion;
 mod distant;
+mod distributor;
 mod figures;
 mod filter;
 mod hosts;

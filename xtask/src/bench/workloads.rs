@@ -14,7 +14,7 @@ use super::lab::{Lab, RUN_PATIENCE};
 use super::launch::{self, Dialogue, Transport};
 use super::measure::{Bound, Compare, Spread};
 use super::report::Pair;
-use super::{brokers, databases, files, filter, hosts, namespaces, vip, web};
+use super::{brokers, databases, distributor, files, filter, hosts, namespaces, vip, web};
 use crate::cpus;
 
 /// One line of the table: a promise and how it is judged.
@@ -58,6 +58,11 @@ impl Row {
     /// For TCP through a VIP, against TCP to the listener itself: see [`vip`].
     const fn by_vip(name: &'static str) -> Self {
         Self::ratio(name, "tran/s", Compare::SmcOverTcp, 0.97, 1.0)
+    }
+
+    /// For requests through a distributor: see [`distributor`].
+    const fn through(name: &'static str, must: f64, aim: f64) -> Self {
+        Self::ratio(name, "tran/s", Compare::SmcOverTcp, must, aim)
     }
 
     /// What is promised beside endless loops: not slower than TCP and not dearer, whatever SMC is on a
@@ -482,6 +487,17 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         packages: &["gcc", "iproute2"],
         rows: &[Row::by_vip("CRR40(64B/8kB), by a VIP / direct")],
         sampling: Sampling::ManyRuns(vip::short_connections),
+    },
+    Workload {
+        name: "vip-hosts",
+        packages: &["haproxy", "iproute2"],
+        rows: &[
+            Row::through("RR20(100B/800B), TCP by a distributor / direct", 0.85, 0.95),
+            Row::through("RR20(100B/800B), TCP by a distributor / by HAProxy", 4.0, 7.0),
+            Row::through("RR20(100B/800B), SMC-D / TCP, both by a distributor", 3.95, 10.0),
+            Row::added("distributor's program, per packet", "ns", 500.0, 300.0),
+        ],
+        sampling: Sampling::ManyRuns(distributor::requests),
     },
     Workload {
         name: "foreign",

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::stage::{Mix, Stage};
 use super::{
-    demotion, distant, figures, filter, hosts, learning, metrics, outsiders, pid_namespaces,
-    policy, reload, tcp_option, units, versions, vip,
+    demotion, distant, distributor, figures, filter, hosts, learning, metrics, outsiders,
+    pid_namespaces, policy, reload, tcp_option, units, versions, vip,
 };
 use crate::bench::launch::{self, Dialogue, Transport};
 use crate::bench::place;
@@ -131,6 +131,11 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("hosts-attack-next", &["ip", "python3"], hosts::next_forged),
     Case::alone("tcp-option", &["gcc", "ip", "tshark"], tcp_option::option),
     Case::alone("vip", &["ip", "setpriv", "redis-server", "redis-benchmark"], vip::targets),
+    Case::alone(
+        "distributor",
+        &["ip", "setpriv", "redis-server", "redis-benchmark"],
+        distributor::hosts,
+    ),
     Case {
         mixes: &[Mix::Both, Mix::ServerOnly],
         ..Case::new("figures", &["redis-server", "redis-benchmark"], figures::sums)

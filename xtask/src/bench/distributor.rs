@@ -1,0 +1,231 @@
+//! Requests through a distributor: TCP against no distributor and against HAProxy, shared memory against TCP, and
+//! what its program takes for a packet.
+//!
+//! Client, distributor and target are network namespaces on a bridge, brought together by an agent. Here the two
+//! columns are the two sides of each row's ratio.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use super::lab::Lab;
+use super::launch::{self, Dialogue, Program, Transport};
+use crate::enclosure::{CABLE, Group, Namespace};
+use crate::suite::Lacking;
+use crate::user;
+
+const WORKLOAD: &str = "RR20(100B/800B)";
+const VIP: &str = "10.91.0.100";
+const HOSTS: [(&str, &str); 3] =
+    [("asks", "10.91.0.1"), ("spreads", "10.91.0.2"), ("serves", "10.91.0.11")];
+const PORT: u16 = 7_610;
+const PROXY_PORT: u16 = 7_611;
+
+/// For a daemon to begin, beside what it measures.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// In the order of the rows: TCP by the VIP and direct; TCP by the VIP and by HAProxy; SMC-D and TCP by the VIP; nanoseconds
+/// of the program for a packet, and none.
+pub(super) fn requests(lab: &Lab, transport: Transport) -> Result<Vec<f64>> {
+    let scene = Scene::set(lab)?;
+    let by_vip = scene.rate("tcp", VIP, PORT)?;
+    if transport == Transport::Tcp {
+        let (direct, proxy) = (HOSTS[2].1, HOSTS[1].1);
+        let direct = scene.rate("tcp", direct, PORT)?;
+        return Ok(vec![direct, scene.rate("tcp", proxy, PROXY_PORT)?, by_vip, 0.0]);
+    }
+    let before = scene.run_time()?;
+    scene.rate("tcp", VIP, PORT)?;
+    let after = scene.run_time()?;
+    let per_packet = (after.0 - before.0) / (after.1 - before.1).max(1.0);
+    Ok(vec![by_vip, by_vip, scene.rate("smc", VIP, PORT)?, per_packet])
+}
+
+struct Scene<'a> {
+    lab: &'a Lab,
+    sidestep: PathBuf,
+    hosts: Vec<Namespace>,
+    _switch: Namespace,
+    group: Group,
+    distributor: u32,
+    _programs: (Vec<Dialogue>, [Program; 2]),
+    _stats: Stats,
+}
+
+impl<'a> Scene<'a> {
+    fn set(lab: &'a Lab) -> Result<Self> {
+        if !user::is_root() {
+            bail!(Lacking("network namespaces, a distributor and an agent need root".to_owned()));
+        }
+        let sidestep = lab.launcher.observer().context("the distributor is in `sidestep`")?;
+        let switch = Namespace::make("bench-switch")?;
+        switch.ip(&["link", "add", "name", "bridge", "type", "bridge"])?;
+        switch.ip(&["link", "set", "bridge", "up"])?;
+        let mut hosts = Vec::new();
+        for (what, address) in HOSTS {
+            let host = Namespace::make(what)?;
+            let port = ["link", "add", "name", what, "type", "veth", "peer", "name", CABLE];
+            switch.ip(&[&port[..], &["netns", host.name()]].concat())?;
+            switch.ip(&["link", "set", what, "master", "bridge", "up"])?;
+            host.settle(CABLE, &[address])?;
+            hosts.push(host);
+        }
+        let group = Group::make()?;
+        let begin = |host: Option<&Namespace>, mut command: Command, line: &str| {
+            if let Some(host) = host {
+                host.enclose(&mut command);
+                group.enclose(&mut command);
+            }
+            let mut dialogue = Dialogue::start(command)?;
+            dialogue.await_line(line, PATIENCE)?;
+            Ok::<_, anyhow::Error>(dialogue)
+        };
+        let mut agent = Command::new(sidestep);
+        agent.arg("agent").arg("--cgroup").arg(group.at());
+        agent.args(["--socket", &lab.path("vip-agent.sock")]);
+        let agent = begin(None, agent, "sidestep agent: programs of different")?;
+        let mut target = Command::new(sidestep);
+        target.args(["distributor", "target", VIP]);
+        let target = begin(Some(&hosts[2]), target, "sidestep distributor: this host serves")?;
+        let config = lab.write("distributor.toml", config())?;
+        let mut distributor = Command::new(sidestep);
+        distributor.args(["distributor", "run", "--config", &config]);
+        let mut distributor = begin(Some(&hosts[1]), distributor, "sidestep distributor: rr")?;
+        let server = serve(lab, &hosts[2], &group, sidestep)?;
+        let proxy = proxy(lab, &hosts[1])?;
+        let scene = Self {
+            lab,
+            sidestep: sidestep.to_owned(),
+            hosts,
+            _switch: switch,
+            group,
+            distributor: distributor.program().pid(),
+            _programs: (vec![agent, target, distributor], [server, proxy]),
+            _stats: Stats::count()?,
+        };
+        scene.await_target()?;
+        Ok(scene)
+    }
+
+    fn await_target(&self) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut command = Command::new(&self.sidestep);
+            command.args(["vip", "targets", "--json"]);
+            self.hosts[1].enclose(&mut command);
+            let status: Value = serde_json::from_str(&launch::run(command, PATIENCE)?)?;
+            if status.pointer("/vips/0/link/is_taken") == Some(&Value::Bool(true)) {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "the VIP has no target: {status}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Transactions per second.
+    fn rate(&self, over: &str, host: &str, port: u16) -> Result<f64> {
+        let json = self.lab.path("distributor.json");
+        let duration = format!("{}ms", self.lab.duration().as_millis());
+        let mut client = Command::new(&self.sidestep);
+        client.args(["bench", "--over", over, "--runs", "1", "--duration", &duration]);
+        client.args(["--server", &format!("{host}:{port}"), "--json", &json, WORKLOAD]);
+        client.env("SIDESTEP_CONFIG", settings(self.lab)?);
+        self.hosts[0].enclose(&mut client);
+        self.group.enclose(&mut client);
+        launch::run(client, self.lab.patience())?;
+        let result: Value = serde_json::from_slice(&fs::read(&json)?)?;
+        fs::remove_file(&json)?;
+        let rate = result.pointer("/results/0/tps/median").and_then(Value::as_f64);
+        rate.with_context(|| format!("no rate over {over} to {host}"))
+    }
+
+    /// Nanoseconds and runs of the distributor's program so far.
+    fn run_time(&self) -> Result<(f64, f64)> {
+        /// `BPF_PROG_TYPE_SCHED_CLS`.
+        const KIND: &str = "3";
+        let mut files = fs::read_dir(format!("/proc/{}/fdinfo", self.distributor))?;
+        let told = files.find_map(|entry| {
+            let text = fs::read_to_string(entry.ok()?.path()).ok()?;
+            let value = |name: &str| {
+                let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+                Some(line.trim().to_owned())
+            };
+            if value("prog_type:")? != KIND {
+                return None;
+            }
+            Some((value("run_time_ns:")?.parse().ok()?, value("run_cnt:")?.parse().ok()?))
+        });
+        told.context("the kernel does not tell how long the program runs")
+    }
+}
+
+fn config() -> String {
+    format!(
+        "[distributor]\ninterface = \"{CABLE}\"\n[vip.rr]\naddress = \"{VIP}:{PORT}\"\n\
+         probe_interval = \"100ms\"\ntargets = {{ a = \"{}\" }}\n",
+        HOSTS[2].1
+    )
+}
+
+/// With which programs find the agent. Both ends are root's, of two namespaces.
+fn settings(lab: &Lab) -> Result<String> {
+    let socket = lab.path("vip-agent.sock");
+    let text =
+        format!("[smc]\nagent_socket = \"{socket}\"\n[policy]\nshare_with_users = [\"root\"]\n");
+    lab.write("distributor-programs.toml", text)
+}
+
+fn serve(
+    lab: &Lab,
+    host: &Namespace,
+    group: &Group,
+    sidestep: &std::path::Path,
+) -> Result<Program> {
+    let mut server = Command::new(sidestep);
+    server.args(["bench", "serve", "--listen", &format!("0.0.0.0:{PORT}")]);
+    server.env("SIDESTEP_CONFIG", settings(lab)?);
+    host.enclose(&mut server);
+    group.enclose(&mut server);
+    let mut server = Program::start(server, &lab.scratch)?;
+    server.await_listener(PORT)?;
+    Ok(server)
+}
+
+fn proxy(lab: &Lab, host: &Namespace) -> Result<Program> {
+    let text = format!(
+        "global\n nbthread 2\ndefaults\n mode tcp\n timeout connect 5s\n timeout client 1m\n timeout server 1m\n\
+         frontend f\n bind :{PROXY_PORT}\n default_backend b\nbackend b\n server s {}:{PORT}\n",
+        HOSTS[2].1
+    );
+    let file = lab.write("haproxy.cfg", text)?;
+    let mut command = Command::new("haproxy");
+    command.args(["-db", "-f", &file]);
+    host.enclose(&mut command);
+    let mut proxy = Program::start(command, &lab.scratch)?;
+    proxy.await_listener(PROXY_PORT)?;
+    Ok(proxy)
+}
+
+/// The kernel counts how long programs run, as long as this is there.
+struct Stats(String);
+
+impl Stats {
+    const PATH: &'static str = "/proc/sys/kernel/bpf_stats_enabled";
+
+    fn count() -> Result<Self> {
+        let before = fs::read_to_string(Self::PATH)?;
+        fs::write(Self::PATH, "1")?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for Stats {
+    fn drop(&mut self) {
+        let _ = fs::write(Self::PATH, &self.0);
+    }
+}
