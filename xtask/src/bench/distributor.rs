@@ -1,4 +1,4 @@
-//! Requests through a distributor: TCP against no distributor and against HAProxy, shared memory against TCP, and
+//! Requests to redis through a distributor, on twenty connections, with replies of 800 bytes: TCP against no distributor and against HAProxy, shared memory against TCP, and
 //! what its program takes for a packet.
 //!
 //! Client, distributor and target are network namespaces on a bridge, brought together by an agent. Here the two
@@ -19,7 +19,6 @@ use crate::enclosure::{CABLE, Group, Namespace};
 use crate::suite::Lacking;
 use crate::user;
 
-const WORKLOAD: &str = "RR20(100B/800B)";
 const VIP: &str = "10.91.0.100";
 const HOSTS: [(&str, &str); 3] =
     [("asks", "10.91.0.1"), ("spreads", "10.91.0.2"), ("serves", "10.91.0.11")];
@@ -33,27 +32,28 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// of the program for a packet, and none.
 pub(super) fn requests(lab: &Lab, transport: Transport) -> Result<Vec<f64>> {
     let scene = Scene::set(lab)?;
-    let by_vip = scene.rate("tcp", VIP, PORT)?;
+    let by_vip = scene.rate(Transport::Tcp, VIP, PORT)?;
     if transport == Transport::Tcp {
         let (direct, proxy) = (HOSTS[2].1, HOSTS[1].1);
-        let direct = scene.rate("tcp", direct, PORT)?;
-        return Ok(vec![direct, scene.rate("tcp", proxy, PROXY_PORT)?, by_vip, 0.0]);
+        let direct = scene.rate(Transport::Tcp, direct, PORT)?;
+        return Ok(vec![direct, scene.rate(Transport::Tcp, proxy, PROXY_PORT)?, by_vip, 0.0]);
     }
     let before = scene.run_time()?;
-    scene.rate("tcp", VIP, PORT)?;
+    scene.rate(Transport::Tcp, VIP, PORT)?;
     let after = scene.run_time()?;
     let per_packet = (after.0 - before.0) / (after.1 - before.1).max(1.0);
-    Ok(vec![by_vip, by_vip, scene.rate("smc", VIP, PORT)?, per_packet])
+    Ok(vec![by_vip, by_vip, scene.rate(Transport::Smc, VIP, PORT)?, per_packet])
 }
 
 struct Scene<'a> {
+    /// They end before what they run in goes.
+    _programs: (Vec<Dialogue>, [Program; 2]),
     lab: &'a Lab,
     sidestep: PathBuf,
     hosts: Vec<Namespace>,
     _switch: Namespace,
     group: Group,
     distributor: u32,
-    _programs: (Vec<Dialogue>, [Program; 2]),
     _stats: Stats,
 }
 
@@ -96,7 +96,7 @@ impl<'a> Scene<'a> {
         let mut distributor = Command::new(sidestep);
         distributor.args(["distributor", "run", "--config", &config]);
         let mut distributor = begin(Some(&hosts[1]), distributor, "sidestep distributor: rr")?;
-        let server = serve(lab, &hosts[2], &group, sidestep)?;
+        let server = serve(lab, &hosts[2], &group)?;
         let proxy = proxy(lab, &hosts[1])?;
         let scene = Self {
             lab,
@@ -109,6 +109,8 @@ impl<'a> Scene<'a> {
             _stats: Stats::count()?,
         };
         scene.await_target()?;
+        // What is asked for from then on.
+        scene.ask(Transport::Tcp, HOSTS[2].1, PORT, "set", 20.0)?;
         Ok(scene)
     }
 
@@ -127,21 +129,30 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Transactions per second.
-    fn rate(&self, over: &str, host: &str, port: u16) -> Result<f64> {
-        let json = self.lab.path("distributor.json");
-        let duration = format!("{}ms", self.lab.duration().as_millis());
-        let mut client = Command::new(&self.sidestep);
-        client.args(["bench", "--over", over, "--runs", "1", "--duration", &duration]);
-        client.args(["--server", &format!("{host}:{port}"), "--json", &json, WORKLOAD]);
+    /// Requests per second.
+    fn rate(&self, transport: Transport, host: &str, port: u16) -> Result<f64> {
+        let said = self.ask(transport, host, port, "get", self.lab.seconds * 1e5)?;
+        let line = said.lines().find_map(|line| line.strip_prefix("\"GET\",\""));
+        let rate = line.and_then(|line| line.split('"').next()?.parse().ok());
+        rate.with_context(|| format!("no rate to {host} in {said}"))
+    }
+
+    fn ask(
+        &self,
+        transport: Transport,
+        host: &str,
+        port: u16,
+        what: &str,
+        count: f64,
+    ) -> Result<String> {
+        let (port, count) = (port.to_string(), (count as u64).to_string());
+        let words = ["-h", host, "-p", &port, "-c", "20", "-d", "800", "-n", &count, "-t", what];
+        let words = [&words[..], &["--csv"]].concat();
+        let mut client = self.lab.launcher.launch(transport, "redis-benchmark", words);
         client.env("SIDESTEP_CONFIG", settings(self.lab)?);
         self.hosts[0].enclose(&mut client);
         self.group.enclose(&mut client);
-        launch::run(client, self.lab.patience())?;
-        let result: Value = serde_json::from_slice(&fs::read(&json)?)?;
-        fs::remove_file(&json)?;
-        let rate = result.pointer("/results/0/tps/median").and_then(Value::as_f64);
-        rate.with_context(|| format!("no rate over {over} to {host}"))
+        launch::run(client, self.lab.patience())
     }
 
     /// Nanoseconds and runs of the distributor's program so far.
@@ -180,14 +191,10 @@ fn settings(lab: &Lab) -> Result<String> {
     lab.write("distributor-programs.toml", text)
 }
 
-fn serve(
-    lab: &Lab,
-    host: &Namespace,
-    group: &Group,
-    sidestep: &std::path::Path,
-) -> Result<Program> {
-    let mut server = Command::new(sidestep);
-    server.args(["bench", "serve", "--listen", &format!("0.0.0.0:{PORT}")]);
+fn serve(lab: &Lab, host: &Namespace, group: &Group) -> Result<Program> {
+    let port = PORT.to_string();
+    let words = ["--port", &port, "--protected-mode", "no", "--save", ""];
+    let mut server = lab.launcher.launch(Transport::Smc, "redis-server", words);
     server.env("SIDESTEP_CONFIG", settings(lab)?);
     host.enclose(&mut server);
     group.enclose(&mut server);

@@ -490,14 +490,14 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     },
     Workload {
         name: "vip-hosts",
-        packages: &["haproxy", "iproute2"],
+        packages: &["haproxy", "iproute2", "redis-server", "redis-tools"],
         rows: &[
-            Row::through("RR20(100B/800B), TCP by a distributor / direct", 0.85, 0.95),
-            Row::through("RR20(100B/800B), TCP by a distributor / by HAProxy", 4.0, 7.0),
-            Row::through("RR20(100B/800B), SMC-D / TCP, both by a distributor", 3.95, 10.0),
+            Row::through("redis GET of 800 B, TCP by a distributor / direct", 0.85, 0.95),
+            Row::through("redis GET of 800 B, TCP by a distributor / by HAProxy", 4.0, 7.0),
+            Row::through("redis GET of 800 B, SMC-D / TCP, both by a distributor", 3.95, 10.0),
             Row::added("distributor's program, per packet", "ns", 500.0, 300.0),
         ],
-        sampling: Sampling::ManyRuns(distributor::requests),
+        sampling: Sampling::Runs(distributor::requests),
     },
     Workload {
         name: "foreign",
