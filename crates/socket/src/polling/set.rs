@@ -364,9 +364,12 @@ impl Set {
     /// A registration that is reported with `data` is modified or deleted: what was carried of it is no news
     /// any more, unless it may be another's. Under the lock.
     pub(super) fn forget_carried(&self, data: u64) {
+        if self.carried.len() == 0 {
+            return;
+        }
         let has_data = |of: &&Registration| of.data.load(Ordering::Relaxed) == data;
         let known = walk(&self.registrations, |r| &r.next_of_set).filter(has_data).count();
-        if self.carried.len() > 0 && known <= 1 {
+        if known <= 1 {
             self.carried.forget(data);
         }
     }
