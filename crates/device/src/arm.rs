@@ -23,8 +23,8 @@
 use crate::sync::{AtomicU32, Ordering, fence};
 use sidestep_derive::{Renew, Shared};
 
-/// The number under which every publication is answered: whoever asks so gets as
-/// many bells as there are messages, and takes them out of the queue himself.
+/// The number under which every publication is answered: a sleeper that asks so gets as
+/// many bells as there are messages, and takes them out of the queue itself.
 const ALWAYS: u32 = u32::MAX;
 
 /// The sleeper's word: 0, or the number of the bell it asks for.
@@ -44,7 +44,7 @@ impl Default for Arm {
 }
 
 impl Arm {
-    /// Nobody sleeps.
+    /// No thread sleeps.
     #[must_use]
     pub fn new() -> Self {
         Self(AtomicU32::new(0))
@@ -99,7 +99,7 @@ impl Rung {
     }
 
     /// To be asked after every publication: does the sleeper behind `arm` want a
-    /// bell that nobody has rung yet? The caller rings it then.
+    /// bell that was not rung yet? The caller rings it then.
     ///
     /// The caller's publication must be followed by a sequentially consistent
     /// fence or be a sequentially consistent read-modify-write (step b); this

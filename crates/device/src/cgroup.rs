@@ -1,6 +1,6 @@
 //! How much memory the control group of this process may have.
 //!
-//! A page of a ring is charged to the group of whoever writes it first, and there is no
+//! A page of a ring is charged to the group of the process that writes it first, and there is no
 //! error for one that the group may not have: the kernel ends a program. Whoever hands
 //! out rings therefore has to know the limit before. It holds for a group together with
 //! all below it, so what counts is the least on the way up to the root. In a container

@@ -83,14 +83,14 @@ impl Channel {
     pub fn mark(&self, slot: usize, cpu: u32) -> bool {
         let (word, bit) = (slot / 64 % WORDS, 1u64 << (slot % 64));
         let (top, top_bit) = (word / 64, 1u64 << (word % 64));
-        // A bit that is still set was not collected yet, and whoever collects it
+        // A bit that is still set was not collected yet, and the loop that collects it
         // will see what was published before this load (SeqCst fence below).
         fence(Ordering::SeqCst);
         if self.bits[word].load(Ordering::Relaxed) & bit == 0 {
             let turn = self.turns.fetch_add(1, Ordering::Relaxed);
             self.turn_of[slot % TURNS].store(turn, Ordering::Relaxed);
             // Release: pairs with the Acquire in `collect`; the cursor published
-            // before is seen by whoever sees the bit, and so is the turn.
+            // before is seen by the loop that sees the bit, and so is the turn.
             self.bits[word].fetch_or(bit, Ordering::Release);
         }
         if self.summary[top].load(Ordering::Relaxed) & top_bit == 0 {

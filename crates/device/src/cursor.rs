@@ -7,7 +7,7 @@
 //!   window from consumer.claim() Acquire  consumer.publish(from, to)   SeqCst
 //! ```
 //!
-//! The release half of `publish` pairs with the acquire half of `claim`: whoever
+//! The release half of `publish` pairs with the acquire half of `claim`: a reader that
 //! sees the new position sees the bytes before it (producer), or may overwrite them
 //! (consumer). Its sequentially consistent half is step b of [`crate::arm`].
 //!
@@ -60,7 +60,7 @@ impl Cursor {
         &self.0
     }
 
-    /// Owner: back to the start, for a new connection that nobody sees yet.
+    /// Owner: back to the start, for a new connection that the peer does not see yet.
     pub fn reset(&self) {
         self.0.store(0, Ordering::Relaxed);
     }

@@ -4,11 +4,11 @@
 //! Connections that have ended leave their slots; `sidestep why` is asked about them
 //! afterwards. Each decision counts in one entry, in the counter of the five minutes in which
 //! it was made. The counter carries the number of these minutes, so an old one is known as old
-//! and begins anew, and nobody has to clean up. The time is the kernel's coarse clock,
+//! and begins anew, and nothing has to be cleaned up. The time is the kernel's coarse clock,
 //! read without a system call, at decisions only.
 //!
 //! Threads on several CPUs count the same kind at once, so there are [`LISTS`] tables, and
-//! whoever reads adds them up.
+//! a reader adds them up.
 
 use crate::counts::LISTS;
 use crate::keyed::{self, Entry, Key, Label, Server};
@@ -271,7 +271,7 @@ mod tests {
         // The same counter serves again.
         decided.count(1, begin + 3600);
         assert_eq!(count(begin + 3600), 2);
-        // Somebody whose clock was read before that.
+        // A thread that read its clock before that.
         decided.count(1, begin);
         assert_eq!(count(begin + 3600), 3);
     }

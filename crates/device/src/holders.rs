@@ -14,7 +14,7 @@
 //! ```
 //!
 //! The kernel gives the lock back when the process ends, in whatever way, and when `exec`
-//! replaces its program: all its threads have stopped by then. Whoever has the file may ask
+//! replaces its program: all its threads have stopped by then. A process that has the file may ask
 //! who is in it, from any namespace.
 //!
 //! A lock belongs to an open file description, and a descriptor that is inherited or sent leads

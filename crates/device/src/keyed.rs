@@ -72,7 +72,7 @@ pub struct Label {
 }
 
 const FREE: u64 = 0;
-/// Somebody is writing the address.
+/// A thread is writing the address.
 const BUSY: u64 = u64::MAX;
 
 /// Places that are looked at for one key.
@@ -82,7 +82,7 @@ const PLACES: usize = 8;
 pub(crate) trait Entry {
     /// Its label.
     fn label(&self) -> &Label;
-    /// Whether nobody misses it any more.
+    /// Whether it is missed no more.
     fn is_outdated(&self) -> bool;
 }
 
@@ -132,7 +132,7 @@ impl Label {
         for (half, of) in self.address.iter().zip(key.address) {
             half.store(of, Ordering::Relaxed);
         }
-        // Release: pairs with the Acquire of whoever reads the word.
+        // Release: pairs with the Acquire of a reader of the word.
         self.word.store(key.word, Ordering::Release);
         true
     }

@@ -1,4 +1,4 @@
-//! A lock that lives in shared memory and tells who holds it.
+//! A lock that lives in shared memory and names its owner.
 //!
 //! Two processes that inherited one connection share its direction locks, and a
 //! signal handler may interrupt a thread that holds one and use the same socket.
@@ -26,7 +26,7 @@
 use crate::sync::{AtomicU64, Ordering};
 use sidestep_derive::{Renew, Shared};
 
-/// Set in the word while somebody may be sleeping for it.
+/// Set in the word while a thread may be sleeping for it.
 const CONTENDED: u64 = 1 << 31;
 /// Bits of a thread's number: Linux keeps them below 2^22 (`PID_MAX_LIMIT`).
 const TID_BITS: u32 = 22;
@@ -64,7 +64,7 @@ impl Holder {
     }
 }
 
-/// Who takes a lock: a thread of a process. One word, never 0.
+/// What takes a lock: a thread of a process. One word, never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Owner(u64);
@@ -78,7 +78,7 @@ impl Owner {
         Self(upper | lower | (tid as u64 & ((1 << TID_BITS) - 1)))
     }
 
-    /// The owner in a word, of which 0 is nobody.
+    /// The owner in a word; 0: the lock is free.
     #[must_use]
     pub const fn from_word(word: u64) -> Option<Self> {
         match word & !CONTENDED {
@@ -221,7 +221,7 @@ impl Lock {
             }
             let is_left = |owner| looks > LOOKS && !patience.is_alive(&self.0, owner);
             if owner.is_none_or(is_left) {
-                // Whoever slept for the lock leaves the mark, so that others who
+                // A thread that slept for the lock leaves the mark, so that others that
                 // sleep are not forgotten.
                 let mine = if looks > LOOKS { me.0 | CONTENDED } else { me.0 };
                 if self.swap_from(word, mine) {
@@ -249,7 +249,7 @@ impl Lock {
         }
     }
 
-    /// Frees the lock whoever holds it: for a child process, where the other
+    /// Frees the lock of any owner: for a child process, where the other
     /// threads of its parent do not exist.
     pub fn reset(&self) {
         self.0.store(0, Ordering::Release);
@@ -331,7 +331,7 @@ mod loom_tests {
         });
     }
 
-    /// The owner dies while somebody waits: what it had written before is there.
+    /// The owner dies while another thread waits: what it had written before is there.
     #[test]
     fn what_the_dead_have_done_is_seen() {
         loom::model(|| {

@@ -2,7 +2,7 @@
 //!
 //! A file that a peer maps is created once, with its final length, sparse, and
 //! sealed against shrinking and growing before anybody else sees it: a peer can
-//! never be hit by SIGBUS. Pages exist only where somebody wrote.
+//! never be hit by SIGBUS. Pages exist only where something was written.
 
 use crate::stamp::{Kind, Stamp};
 use crate::sys::{self, Errno, Result};
@@ -113,7 +113,7 @@ pub fn adopt_kind(fd: i32, kind: Kind, len: usize, writable: bool) -> Result<Map
     adopt(fd, len, writable)
 }
 
-/// Only memory files have seals, and reading one waits for nobody.
+/// Only memory files have seals, and reading one never waits.
 fn check_seals(fd: i32) -> Result<()> {
     let seals = sys::fcntl(fd, libc::F_GET_SEALS, 0)? as i32;
     let needed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;

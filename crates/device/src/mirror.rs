@@ -65,7 +65,7 @@ impl Mirror {
     /// `ENOMEM` as the kernel says.
     pub fn new() -> Result<Self> {
         let copy = map::reserve(state::STATE_LEN)?;
-        // SAFETY: nobody knows the mapping.
+        // SAFETY: the mapping is known here alone.
         let looks = map::reserve(2 * PIECE).inspect_err(|_| unsafe { copy.unmap() })?;
         Ok(Self { copy, looks })
     }
@@ -373,7 +373,7 @@ mod tests {
         }
     }
 
-    /// All slots are in use at first and are freed one by one while somebody counts
+    /// All slots are in use at first and are freed one by one while another thread counts
     /// what is in use and what has ended: always as many as there were.
     #[test]
     fn every_connection_is_seen_once() {

@@ -1,7 +1,7 @@
 //! Whether the kernel counts the memory that it has promised: `vm.overcommit_memory = 2`.
 //!
 //! A page of a memory file is promised when it is touched first, because the file is sparse and
-//! nobody knows how much of it will ever be. Elsewhere that always succeeds, or the kernel ends a
+//! how much of it will ever be is unknown. Elsewhere that always succeeds, or the kernel ends a
 //! program to make room. Where promises are counted, the one that is too many is refused, and a touch
 //! can be refused by a signal only: SIGBUS, at a `send`, or at a `recv` if the peer has taken the page
 //! away. Allocating beforehand would keep the first from us but not the second. So there is no

@@ -47,7 +47,7 @@ pub enum NotTaken {
     Foreign,
 }
 
-/// From now on nobody can send descriptors to this socket, if the kernel knows how to say so.
+/// From now on this socket takes no descriptors, if the kernel knows how to refuse them.
 pub fn refuse(fd: i32) {
     // Older kernels say ENOPROTOOPT; there a look has to do.
     let _ = sys::set_socket_option(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, 0);
@@ -157,7 +157,7 @@ mod tests {
         (mailbox, address)
     }
 
-    /// Sends these bytes, and a sleeper of which nobody else has a descriptor.
+    /// Sends these bytes, and a sleeper that has no other descriptor.
     fn send_sleeper(to: &SocketAddr) -> Result {
         let (socket, peer) = sleeper();
         let name = sys::UnixName::new(to.as_abstract_name().unwrap());

@@ -36,7 +36,7 @@ impl Rtnetlink {
     }
 
     /// The name of the interface that an address is on: of several the one that the kernel
-    /// would take. `None`: it is on none, or nobody can tell. Three system calls.
+    /// would take. `None`: it is on none, or that cannot be told. Three system calls.
     #[must_use]
     pub fn interface(&self, address: IpAddr) -> Option<sys::InterfaceName> {
         sys::interface_name(self.0, self.interface_number(address)?).ok()

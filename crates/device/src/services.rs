@@ -190,7 +190,7 @@ impl Entry for Service {
         &self.label
     }
 
-    /// Never: whoever assesses an hour wants all of it.
+    /// Never: an assessment of an hour wants all of it.
     fn is_outdated(&self) -> bool {
         false
     }

@@ -60,7 +60,7 @@ impl Sizes {
         });
     }
 
-    /// The classes of a short connection are few: who has found all messages looks no further.
+    /// The classes of a short connection are few: a look that has found all messages goes no further.
     fn each(&self, mut messages: u64, f: impl Fn(usize, &AtomicU64, u64)) {
         for (class, counter) in self.0.iter().enumerate() {
             if messages == 0 {

@@ -42,7 +42,7 @@ const _: () = assert!(CLC_AT + SLOTS * size_of::<ClcBox>() <= RINGS_AT);
 
 /// One end of a connection, as its owner reports it to the peer.
 ///
-/// Grouped by who writes and how often, a cache line each.
+/// Grouped by writer and rate of writes, a cache line each.
 #[derive(Shared)]
 #[repr(C)]
 pub struct Record {
@@ -50,7 +50,7 @@ pub struct Record {
     pub sending: Sending,
     /// Written by the owner's receivers.
     pub receiving: Receiving,
-    /// Written when somebody on the owner's side sleeps or stops sleeping.
+    /// Written when a thread on the owner's side sleeps or stops sleeping.
     pub waiting: Waiting,
     /// Written while the two sides agree, constant afterwards.
     pub identity: Identity,
@@ -86,7 +86,7 @@ pub struct Receiving {
     pub permit: Permit,
 }
 
-/// Who sleeps on the owner's side.
+/// The threads that sleep on the owner's side.
 #[derive(Shared)]
 #[repr(C, align(64))]
 pub struct Waiting {

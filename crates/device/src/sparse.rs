@@ -72,7 +72,7 @@ impl<T: Zeroable + Sync, const LEN: usize> Sparse<T, LEN> {
     #[inline]
     #[must_use]
     pub fn is_begun(&self) -> bool {
-        // Relaxed: a word that was written since is news to whoever asks next.
+        // Relaxed: a word that was written since is news at the next look.
         self.writable.load(Ordering::Relaxed) != 0
     }
 

@@ -79,7 +79,7 @@ impl Stamp {
     /// Maker: says what the memory is, when all is in it that others have to find.
     pub fn put(&self, kind: Kind) {
         self.version.store(kind.version(), Ordering::Relaxed);
-        // Release: whoever finds the magic finds the rest.
+        // Release: a reader that finds the magic finds the rest.
         self.magic.store(kind.magic(), Ordering::Release);
     }
 

@@ -116,7 +116,7 @@ impl Holds {
             place.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
         let is_held = self.words.iter().any(is_it) || self.words.iter().any(take);
-        // Release: whoever sees it sees the word.
+        // Release: a reader that sees it sees the word.
         self.ever.store(1, Ordering::Release);
         is_held
     }
@@ -161,7 +161,7 @@ pub const PORTS_MAX: usize = 64;
 
 /// A server's port, and how long its connections must have lived to be moved.
 ///
-/// One word, so that whoever reads it while it changes hands sees either port whole. Which
+/// One word, so that a reader sees either port whole while it changes hands. Which
 /// place a port has is told by its number; the second of two that meet in one place gets it
 /// when nothing is known about the first any more.
 #[derive(Shared)]
@@ -230,7 +230,7 @@ pub struct Handshakes {
 #[derive(Shared)]
 #[repr(C)]
 pub struct Rings {
-    /// To send through: from memory that nobody had before.
+    /// To send through: from memory that no connection had before.
     pub fresh: AtomicU64,
     /// To send through: one that another connection had.
     pub reused: AtomicU64,
@@ -345,9 +345,9 @@ pub struct Slot {
     pub mode: AtomicU32,
     /// Rises with every use of the slot.
     pub generation: AtomicU32,
-    /// Taken by whoever sends.
+    /// Taken by a thread that sends.
     pub send_lock: Lock,
-    /// Taken by whoever receives.
+    /// Taken by a thread that receives.
     pub receive_lock: Lock,
     /// The thread that sleeps on the TCP connection ([`crate::lock::Owner`]), 0 = none.
     /// Only it may take bells from the TCP queue.
@@ -364,7 +364,7 @@ pub struct Slot {
     /// Processes that hold a descriptor of this connection.
     pub holders: AtomicU32,
     /// Readers and polls that have asked for a bell when there is something to read:
-    /// whoever stops waiting withdraws the request only if he was the last.
+    /// a thread that stops waiting withdraws the request only if it was the last.
     pub read_waiters: AtomicU32,
     /// Source of arm numbers.
     pub arm_numbers: AtomicU32,
@@ -539,7 +539,7 @@ impl Counters {
 }
 
 impl Slot {
-    /// Goes on with a connection that grows. Nobody else uses the slot yet.
+    /// Goes on with a connection that grows. No other thread uses the slot yet.
     pub fn take_young(&self, young: &Young) {
         if let Some(traffic) = young.take() {
             add(&self.counters, [&self.sent, &self.received], traffic);

@@ -1,6 +1,6 @@
 //! System calls, made directly.
 //!
-//! The library must never come back into its own hooks or into somebody else's,
+//! The library must never come back into its own hooks or into another library's,
 //! must not touch the program's `errno`, and may run before libc is ready. So its
 //! own calls are inline system calls; only what the program itself asked for goes
 //! through libc. Every function returns the kernel's answer or [`Errno`].
@@ -173,7 +173,7 @@ pub fn make_way(number: i32) -> bool {
     true
 }
 
-/// Whether somebody is known by this number though it sits elsewhere.
+/// Whether a hidden descriptor is known by this number though it sits elsewhere.
 fn is_name_of_moved(fd: i32) -> bool {
     ANY_MOVED.load(Ordering::Relaxed) && moved_seat(fd) != fd
 }
@@ -593,7 +593,7 @@ pub fn bind_unix(fd: i32, name: &UnixName) -> Result {
     unsafe { call!(bind, fd, &raw const name.address, name.len) }
 }
 
-/// Connects a socket: tells whether somebody is bound to `name`.
+/// Connects a socket: tells whether a socket is bound to `name`.
 pub fn connect_unix(fd: i32, name: &UnixName) -> Result {
     // SAFETY: as in `bind_unix`.
     unsafe { call!(connect, seat(fd), &raw const name.address, name.len) }
@@ -828,7 +828,7 @@ fn whereabouts_in(path: &ProcPath, pid: u32) -> Whereabouts {
 }
 
 /// Has the kernel give a descriptor of the sender with each message of a socket, or not any more: it is
-/// of the very process that has sent, whoever has its number by now. Nothing happens before Linux 6.5.
+/// of the very process that has sent, whichever process has its number by now. Nothing happens before Linux 6.5.
 pub fn pass_pidfd(fd: i32, on: bool) {
     /// `SO_PASSPIDFD` of `asm-generic/socket.h`.
     const SO_PASSPIDFD: i32 = 76;
@@ -847,7 +847,7 @@ pub fn peek_fds(fd: i32) -> Result<Received> {
     receive_message(fd, &mut [], libc::MSG_PEEK)
 }
 
-/// Who has sent the first message in an AF_UNIX socket that has `SO_PASSCRED`, and whether descriptors
+/// The sender of the first message in an AF_UNIX socket that has `SO_PASSCRED`, and whether descriptors
 /// lie beside it. The message stays, and no descriptor is made.
 pub fn peek_sender(fd: i32) -> Result<(Received, bool)> {
     // The credentials come first and fill it.
@@ -1222,7 +1222,7 @@ pub fn poll_until(fd: i32, events: i16, timeout: Option<Duration>) -> Result {
     ppoll(core::slice::from_mut(&mut entry), timeout, SignalMask::NONE)
 }
 
-/// A bell: an event counter that is readable for ever. Whoever waits for it
+/// A bell: an event counter that is readable for ever. A thread that waits for it
 /// edge-triggered is woken by every [`ring_eventfd`].
 pub fn eventfd() -> Result<i32> {
     let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
@@ -1230,7 +1230,7 @@ pub fn eventfd() -> Result<i32> {
     unsafe { call!(eventfd2, 1, flags) }.map(|fd| fd as i32)
 }
 
-/// Adds nothing to an event counter, which wakes whoever waits for it. (Were it to add
+/// Adds nothing to an event counter, which wakes the threads that wait for it. (Were it to add
 /// something, a peer could hand over a counter that is full, without `O_NONBLOCK`, and
 /// we would wait for room in it.)
 pub fn ring_eventfd(fd: i32) -> Result {
@@ -1413,7 +1413,7 @@ pub fn replace_libc_errno(errno: i32) -> i32 {
     unsafe { core::mem::replace(&mut *libc::__errno_location(), errno) }
 }
 
-/// Gives the CPU to whoever waits for it.
+/// Gives the CPU to a thread that waits for it.
 pub fn yield_cpu() {
     // SAFETY: no memory operands.
     let _ = unsafe { call!(sched_yield) };

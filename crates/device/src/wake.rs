@@ -29,7 +29,7 @@ const CHANNEL_STRIDE: usize = 72 << 10;
 const CELLS_AT: usize = 5 << 20;
 const CLAIMS_AT: usize = CELLS_AT + SLOTS * size_of::<Cell>();
 /// Places for claims. Two that meet in one are told apart by what they lead to; the first
-/// is then found by nobody.
+/// is then not found.
 const CLAIMS: usize = SLOTS;
 
 const _: () = assert!(size_of::<Channel>() <= CHANNEL_STRIDE);

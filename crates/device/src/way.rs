@@ -50,7 +50,7 @@ impl Way {
         Self { at: AtomicU64::new(0), turns: AtomicU32::new(0) }
     }
 
-    /// Owner: back to the start, for a new connection that nobody sees yet.
+    /// Owner: back to the start, for a new connection that the peer does not see yet.
     pub fn reset(&self) {
         self.at.store(0, Ordering::Relaxed);
         self.turns.store(0, Ordering::Relaxed);
@@ -69,7 +69,7 @@ impl Way {
     /// because nothing was sent by TCP meanwhile that means anything.
     pub fn turn(&self, turn: u32, at: u64) {
         self.at.store(at, Ordering::Relaxed);
-        // Release: whoever sees the turn sees its offset, and the producer cursor as it is.
+        // Release: a peer that sees the turn sees its offset, and the producer cursor as it is.
         self.turns.store(turn, Ordering::Release);
     }
 
@@ -100,14 +100,14 @@ impl Permit {
         Self(AtomicU32::new(0))
     }
 
-    /// Owner: none, for a new connection that nobody sees yet.
+    /// Owner: none, for a new connection that the peer does not see yet.
     pub fn reset(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
     /// Owner: permits all turns up to this one. False: it had.
     pub fn grant(&self, turn: u32) -> bool {
-        // Release: whoever turns by this permission does so after all that went before.
+        // Release: a sender that turns by this permission does so after all that went before.
         self.0.swap(turn, Ordering::AcqRel) != turn
     }
 

@@ -122,7 +122,7 @@ pub trait Device {
     /// `None`: the device refuses.
     fn register(&mut self, memory: &Arc<Shared>, qp: QpNumber) -> Option<Registration>;
 
-    /// Lets nobody write by this key any more, from the moment of return.
+    /// No WRITE by this key is taken any more, from the moment of return.
     fn deregister(&mut self, rkey: Rkey);
 
     /// Lets WRITEs be sent from memory, over any queue pair of the device. `None`: the device

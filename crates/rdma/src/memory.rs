@@ -167,7 +167,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         if self.is_ours {
             let bytes = std::ptr::slice_from_raw_parts_mut(self.base, self.len);
-            // SAFETY: `zeroed` has it from a box of just these bytes, and nobody else frees it.
+            // SAFETY: `zeroed` has it from a box of just these bytes, and nothing else frees it.
             drop(unsafe { Box::from_raw(bytes) });
         }
     }
@@ -205,7 +205,7 @@ pub struct Place {
     at: usize,
 }
 
-/// A WRITE that is not allowed. It says no more, and neither does the answer: whoever tries keys is
+/// A WRITE that is not allowed. It says no more, and neither does the answer: a peer that tries keys is
 /// not to learn which were nearly right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused;
@@ -244,7 +244,7 @@ impl Regions {
         self.by_key.len()
     }
 
-    /// Whether nobody may write anywhere.
+    /// Whether no peer may write anywhere.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_key.is_empty()

@@ -2,7 +2,7 @@
 //!
 //! The adapter does all of the transport: a program shares queues with it, in memory, and neither a
 //! byte nor a message goes through the kernel. The library with its drivers is found when the program
-//! runs ([`Verbs::load`]); a program starts where it is not installed, and whoever wants adapters is
+//! runs ([`Verbs::load`]); a program starts where it is not installed, and a caller that wants adapters is
 //! told which package to install.
 //!
 //! ```text
@@ -20,7 +20,7 @@
 //! | `objects` | what it hands out, as values that give it back |
 //! | `ports` | adapters, ports and addresses, and which one is meant |
 //! | `queue_pair` | chains of works, completions in order, the end |
-//! | `search` | peers are looked for, and nobody waits for it |
+//! | `search` | peers are looked for, and the gateway does not wait |
 //! | `adapter` | queue pairs and keys of an address, wake-ups, events |
 //!
 //! # What a message costs

@@ -265,7 +265,7 @@ impl Adapter {
         self.drops
     }
 
-    /// Whether there is a peer that hears only the first datagram of each run: somebody on the way
+    /// Whether there is a peer that hears only the first datagram of each run: a device on the way
     /// numbers packets anew. To be sent one by one from then on; it is not taken back, for a false
     /// alarm costs speed, and a missed one the connection.
     #[must_use]

@@ -66,7 +66,7 @@ pub enum Failure {
     /// The peer has asked for what it may not, or what makes no sense.
     PeerMisbehaved(Nak),
     /// The message came behind one that failed. Of a queue pair of hardware: it has stopped, and
-    /// nobody says why; most often its peer has asked for what it may not.
+    /// the reason is not told; most often its peer has asked for what it may not.
     Flushed,
     /// The adapter is gone, or does what it should not.
     AdapterFailed,

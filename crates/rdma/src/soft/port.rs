@@ -11,7 +11,7 @@
 //!
 //! **Runs.** Packets of equal length leave as one message of the kernel's ([`batch`]). The *k*-th of
 //! them has IP identification *k*; that is measured (`tests/rnic/cable.rs`), and their ICRCs say so.
-//! Whoever parts runs in hardware is expected to count alike, as with TCP. Where that is wrong, or
+//! Hardware that parts runs is expected to count alike, as with TCP. Where that is wrong, or
 //! where a box on the way numbers packets anew, a peer that checks the identification hears only
 //! the first of each run. An adapter [notices](super::Adapter::loses_runs), and then it is
 //! [singles](Port::stop_runs) without a UDP checksum, which no such box touches. (A peer of our own

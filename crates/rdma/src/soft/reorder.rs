@@ -1,7 +1,7 @@
 //! Packets that have come before their turn.
 //!
 //! Where a network has several ways, packets overtake each other. One that comes early is kept until all
-//! before it have come, and then carried out as if it came only now. Nobody outside can tell: nothing is
+//! before it have come, and then carried out as if it came only now. That cannot be seen from outside: nothing is
 //! carried out or acknowledged before its turn.
 //!
 //! ```text

@@ -21,7 +21,7 @@
 //! * When an answer is [late](pace), the oldest packet is sent again in the same way: its answer says
 //!   how far the responder is, and a mere lost acknowledgement costs one packet. In silence nothing
 //!   else is sent.
-//! * Silence is told: after [`SUSPICIOUS`] times whoever has another way to the peer may look there.
+//! * Silence is told: after [`SUSPICIOUS`] times a user with another way to the peer may look there.
 //! * Silence ends: [`EXPIRIES_MAX`] probes and [`PATIENCE`] without an answer, and the QP is broken.
 
 use std::collections::VecDeque;
@@ -57,7 +57,7 @@ const ACK_EVERY: u32 = 16;
 const SUSPICIOUS: u32 = 4;
 /// When the peer is given up: after so many silences and so much time without progress. A virtual machine
 /// stands still for seconds when it moves to another machine, and TCP would outlive that. Where there
-/// is another link nobody waits so long ([`Event::Silent`]).
+/// is another link the wait is shorter ([`Event::Silent`]).
 const EXPIRIES_MAX: u32 = 8;
 const PATIENCE: Duration = Duration::from_secs(15);
 /// A gap that is told so soon after packets from there on were sent again was told of those before;
@@ -364,7 +364,7 @@ impl Requester {
             self.slowed_until.take_if(|until| psn.since(*until) >= 0);
             self.widen(arrived);
         }
-        // Whoever answers without progress is not waited for any longer.
+        // A peer that answers without progress is not waited for any longer.
         if self.una != self.reached && self.silence.deadline.is_none() {
             self.silence.arm(&self.pace, now);
         }

@@ -86,7 +86,7 @@ pub(super) struct Responder {
 enum Stop {
     /// The QP is broken.
     Refuse(Nak),
-    /// Nobody has room for the message: later.
+    /// There is no room for the message: later.
     NotReady,
 }
 
@@ -139,7 +139,7 @@ impl Responder {
         events: &mut Events,
         now: Duration,
     ) -> Result<(), Nak> {
-        // Whoever was told of the gap wants to hear that it is closed.
+        // The requester that was told of the gap wants to hear that it is closed.
         let is_awaited = self.gap == Gap::Told;
         self.gap = Gap::None;
         let has_gone_on = self.take_turn(packet, is_awaited, regions, events, now)?;

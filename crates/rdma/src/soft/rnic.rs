@@ -35,7 +35,7 @@ use crate::device::{Device, Driven, Holdings, Readiness, Source};
 use crate::faults::{Fate, Faults, Plan};
 use crate::memory::{Registration, Shared};
 
-/// Inboxes and outboxes of one turn: whoever floods us does not keep us from our deadlines.
+/// Inboxes and outboxes of one turn: a peer that floods us does not keep us from our deadlines.
 const BATCHES_MAX: usize = 8;
 /// When the kernel is asked again that had no memory.
 const NO_MEMORY_PAUSE: Duration = Duration::from_millis(1);
@@ -186,7 +186,7 @@ impl Rnic {
                 break;
             }
         }
-        // Only now: who was late looks first whether the answer has come meanwhile.
+        // Only now: a turn that comes late looks first whether the answer has come meanwhile.
         self.adapter.handle_timeout(now);
         has_more
     }

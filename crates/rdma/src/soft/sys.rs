@@ -100,7 +100,7 @@ pub(super) fn socket(family: c_int, kind: c_int) -> io::Result<OwnedFd> {
     let kind = kind | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: three integers.
     let fd = unsafe { call!(socket, family, kind, 0) }?;
-    // SAFETY: new, and nobody else's.
+    // SAFETY: new, and owned here alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -165,7 +165,7 @@ pub(super) unsafe fn send_many(
 ///
 /// # Safety
 ///
-/// What the headers point to is there, long enough, and nobody else's.
+/// What the headers point to is there, long enough, and used here alone.
 pub(super) unsafe fn receive_many(
     socket: BorrowedFd<'_>,
     messages: &mut [libc::mmsghdr],
@@ -182,7 +182,7 @@ pub(super) fn packet_pair() -> io::Result<[OwnedFd; 2]> {
     let mut fds = [-1; 2];
     // SAFETY: the kernel writes two numbers.
     unsafe { call!(socketpair, libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) }?;
-    // SAFETY: new, and nobody else's.
+    // SAFETY: new, and owned here alone.
     Ok(fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
@@ -208,7 +208,7 @@ pub(super) fn send_packet(socket: BorrowedFd<'_>, parts: [&[u8]; 2]) -> io::Resu
 pub(crate) fn epoll() -> io::Result<OwnedFd> {
     // SAFETY: an integer.
     let fd = unsafe { call!(epoll_create1, libc::EPOLL_CLOEXEC) }?;
-    // SAFETY: new, and nobody else's.
+    // SAFETY: new, and owned here alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 

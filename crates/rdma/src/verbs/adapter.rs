@@ -50,7 +50,7 @@ use crate::device::{
 use crate::memory::{PAGE_MASK, Registration, Shared};
 use crate::soft::sys;
 
-/// Looks at one queue in a turn: whoever floods us does not keep others waiting.
+/// Looks at one queue in a turn: a peer that floods us does not keep others waiting.
 const BATCHES_MAX: usize = 8;
 /// While there are queues to look at, the kernel is asked for announcements and events every so
 /// many turns only: an adapter that is busy costs no system calls.
@@ -364,7 +364,7 @@ fn wake(links: &mut BTreeMap<QpNumber, Link>, awake: &mut VecDeque<QpNumber>, nu
     }
 }
 
-/// A QP may have something to tell. True: it has, and nobody knew.
+/// A QP may have something to tell. True: it has, and that was not known.
 fn rouse(link: &mut Link, restless: &mut VecDeque<QpNumber>, number: QpNumber) -> bool {
     let is_new = !link.is_restless && link.qp.has_events();
     if is_new {

@@ -1,7 +1,7 @@
 //! libibverbs as a table of functions, found when the program runs.
 //!
 //! Nothing is linked: a program that uses RDMA adapters if there are any starts where the library is
-//! not installed. It is opened when somebody asks for adapters, and never closed again: drivers that
+//! not installed. It is opened when adapters are asked for, and never closed again: drivers that
 //! it has loaded do not expect that.
 //!
 //! Symbols are asked for with their versions, which name the ABI: `ibv_open_device` of

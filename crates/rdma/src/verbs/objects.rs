@@ -391,7 +391,7 @@ impl Key {
         memory: &Arc<Shared>,
         address: u64,
     ) -> io::Result<Self> {
-        // Who lets others write must let the adapter write: that is who does it.
+        // Memory that others write, the adapter writes for them.
         let access = abi::ACCESS_LOCAL_WRITE | abi::ACCESS_REMOTE_WRITE;
         Self::new(domain, memory, address, access)
     }
@@ -531,7 +531,7 @@ impl Pair {
     ///
     /// # Safety
     ///
-    /// Pieces of memory that they name stay mapped, and are nobody else's, until they are completed
+    /// Pieces of memory that they name stay mapped, and are used for nothing else, until they are completed
     /// or the queue pair is destroyed.
     pub(super) unsafe fn post_recv(&self, first: &mut RecvWr) -> io::Result<()> {
         let post = self.domain.context.functions().post_recv.ok_or_else(no_function)?;

@@ -3,7 +3,7 @@
 //! An adapter has ports, a port has a table of addresses (*GIDs*), and the kernel fills it: for each
 //! address of the network interface above the port there is an entry for each kind of RoCE that the
 //! adapter speaks, and one that is made of the MAC address. A VLAN is another interface with other
-//! entries in the same table. Whoever sends names the entry, and the entry decides how:
+//! entries in the same table. A sender names the entry, and the entry decides how:
 //!
 //! | Kind | On the wire | Reaches |
 //! |---|---|---|

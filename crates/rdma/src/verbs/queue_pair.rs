@@ -265,7 +265,7 @@ impl QueuePair {
                 self.stage = Stage::Receives;
                 self.events.push_back(Event::Ready);
             }
-            // Nobody answers for its address.
+            // No host answers for its address.
             Err(_) => self.break_down(Failure::PeerSilent),
         }
     }
@@ -604,7 +604,7 @@ impl QueuePair {
         }
     }
 
-    /// Posts rooms that are empty, but for as many as there are messages that nobody has taken.
+    /// Posts rooms that are empty, but for as many as there are messages that were not taken.
     fn make_room(&mut self) {
         while self.empty_rooms.len() > self.untold && self.stage != Stage::Broken {
             let count = (self.empty_rooms.len() - self.untold).min(BATCH);

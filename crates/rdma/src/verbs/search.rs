@@ -1,7 +1,7 @@
-//! Peers are looked for, and nobody waits for it.
+//! Peers are looked for, and the gateway does not wait.
 //!
 //! Before a queue pair can hear its peer, the kernel has to know whose MAC address is behind the
-//! peer's address, and asks the network. Where nobody answers, that call of the library returns after
+//! peer's address, and asks the network. Where no answer comes, that call of the library returns after
 //! a second or more; and a peer may name any address. So each such call is made by a thread of its
 //! own:
 //!
@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The thread has the queue pair as well meanwhile, and hands it back with the result. So it is the
-//! owner who destroys one that nobody wants any more.
+//! owner who destroys one that is not wanted any more.
 
 use std::ffi::c_int;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
@@ -23,7 +23,7 @@ use super::abi::QpAttr;
 use super::objects::Pair;
 use crate::soft::sys;
 
-/// Searches at a time: whoever has us look for many who are not there gets no more threads.
+/// Searches at a time: a user that has us look for many absent peers gets no more threads.
 const SEARCHES_MAX: usize = 64;
 
 /// Searches that are under way, and those that are over.
@@ -78,7 +78,7 @@ impl Searches {
         let (tell, ring, pair) = (self.tell.clone(), Arc::clone(&self.ring), Arc::clone(pair));
         let search = move || {
             let result = pair.modify(attributes, mask);
-            // If nobody is there any more, nobody wants to know.
+            // If the receiver is gone, the answer is not wanted.
             if tell.send(Found { token, result, _pair: pair }).is_ok() {
                 // There is room for it: for each search there is one byte.
                 let _ = (&*ring).write(&[0]);

@@ -247,7 +247,7 @@ impl Inbox {
             header.msg_controllen = CONTROL_ROOM;
         }
         // SAFETY: names, pieces and control messages are there until the end of this function, are
-        // nobody else's, and the headers have their lengths.
+        // used here alone, and the headers have their lengths.
         let count = unsafe { sys::receive_many(socket, &mut messages) }?;
         for (index, message) in messages[..count].iter().enumerate() {
             let (from, port) = names[index].read().unwrap_or((NOBODY, 0));

@@ -5,7 +5,7 @@
 //!
 //! | Option | Of | Without it |
 //! |---|---|---|
-//! | `IP_MTU_DISCOVER` = `PROBE`, and no `connect` | sender | the identification is a counter that nobody tells us, and long packets are cut |
+//! | `IP_MTU_DISCOVER` = `PROBE`, and no `connect` | sender | the identification is a counter that the kernel does not tell, and long packets are cut |
 //! | `SO_NO_CHECK`, `UDP_NO_CHECK6_TX` | sender without runs | a box on the way that joins packets and parts them again may number them anew; it leaves those without a checksum alone |
 //! | `UDP_NO_CHECK6_RX` | receiver | packets of `rdma_rxe` by IPv6, which have no checksum, do not arrive |
 //! | `UDP_GRO` | receiver | runs are parted in the kernel, and each packet costs as much as a run |
@@ -77,7 +77,7 @@ pub(super) fn set_sender(socket: BorrowedFd<'_>, address: IpAddr) -> io::Result<
             sys::set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, probe)?;
         }
     }
-    // Nobody sends to it; whoever does all the same takes no memory.
+    // No peer sends to it; one that does all the same takes no memory.
     sys::set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, 0)?;
     sys::set_option(socket, libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER)
 }

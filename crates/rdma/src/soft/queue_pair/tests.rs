@@ -583,7 +583,7 @@ fn how_long_silence_lasts_is_learnt_from_answers() {
         }
         assert_eq!(table.ends[A].completed.len(), 20);
         let begin = table.now;
-        // Whoever breaks answers no more.
+        // A QP that breaks answers no more.
         table.ends[B] = End::new(0x33);
         table.send(A, 20, b"?");
         table.run();
@@ -613,7 +613,7 @@ fn what_is_refused_breaks_both_ends_and_stays_refused() {
     assert_eq!(table.ends[B].received, [b"good"]);
     assert_eq!(table.ends[B].bytes(0, MEMORY_LEN), vec![0; MEMORY_LEN]);
 
-    // Somebody who has not heard it asks again and again.
+    // A requester that has not heard it asks again and again.
     let again = |end: &mut End, now: Duration| {
         let headers = Headers {
             bth: Bth {
@@ -776,7 +776,7 @@ proptest! {
         }
     }
 
-    /// Packets of a stranger who knows everything but the key change no memory, and the end of it
+    /// Packets of a stranger that knows everything but the key change no memory, and the end of it
     /// comes at once.
     #[test]
     fn no_packet_reaches_memory_without_its_key(

@@ -7,7 +7,7 @@
 //!
 //! Answers to packets that were sent once are timed, as in RFC 6298. When one is late by that, the
 //! oldest packet is sent again, in the manner of RFC 8985 §7: it may have been the last one and lost,
-//! and then nobody would say so. That costs one packet. Silence is long beyond doubt, since it is what
+//! and then no answer would say so. That costs one packet. Silence is long beyond doubt, since it is what
 //! a link is given up for.
 
 use std::time::Duration;
@@ -64,7 +64,7 @@ impl Pace {
         });
     }
 
-    /// Packets are sent again, and nobody will know which one an answer is for.
+    /// Packets are sent again, and which one an answer is for cannot be known.
     pub(super) const fn give_up(&mut self) {
         self.timed = None;
     }
@@ -89,7 +89,7 @@ impl Pace {
         self.asked += 1;
     }
 
-    /// After this time an answer is late; `None`: nobody knows.
+    /// After this time an answer is late; `None`: unknown.
     pub(super) fn hurry(&self) -> Option<Duration> {
         let (mean, deviation) = self.known?;
         let hurry = mean + (deviation * 4).max(HURRY_MARGIN);
