@@ -702,7 +702,7 @@ export! {
     fn shutdown(fd: i32, how: i32) -> i32 {
         confinement::admit(Call::Shutdown);
         let sock = match how {
-            // The kernel's business alone, as long as nobody needs an object.
+            // The kernel's business alone, as long as no room needs an object.
             libc::SHUT_WR => descriptors::object(fd),
             _ => descriptors::sock(fd),
         };

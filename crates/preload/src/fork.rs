@@ -1,10 +1,10 @@
 //! Children that have a copy of our memory: `fork`, and the ways of libc that go
 //! round its fork handlers, `_Fork` and `clone`.
 //!
-//! Both processes of a fork hold every connection, and the child is somebody else: what
+//! Both processes of a fork hold every connection, and the child is another process: what
 //! has to be done for that is the same however the child was made. A child that shares
 //! our memory (a thread, `vfork`) is none of this; nor is one that shares our table of
-//! descriptors only, where whoever closes closes for both.
+//! descriptors only, where a close by one is a close for both.
 //!
 //! A fork that has failed (`RLIMIT_NPROC`) is taken back: no child holds anything. libc does not
 //! tell its handlers, so there the thread's `errno` does. It is 0 before the system call, and what

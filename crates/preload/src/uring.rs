@@ -1,10 +1,10 @@
 //! liburing's names: which descriptors a program gives to io_uring.
 //!
-//! liburing enters the kernel by instructions of its own, which nobody sees. But what it
+//! liburing enters the kernel by instructions of its own, which are not seen. But what it
 //! is going to submit lies in the program's memory, in the entries that the program has
 //! filled since the last time, and it submits them by functions that we can precede. So
 //! every entry is looked at before the kernel sees it, and what that means for its
-//! connection, [`sidestep_socket::program::uring`] decides. A ring by itself is nobody's business:
+//! connection, [`sidestep_socket::program::uring`] decides. A ring by itself concerns no connection:
 //! most programs use one for files.
 //!
 //! Programs that set a ring up by `syscall(2)` fill entries that we do not know of. They

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   mail       what other processes say
-//!   slots      taken and given back         heirs     who holds them after a fork
+//!   slots      taken and given back         heirs     which process holds them after a fork
 //!   home       the process with its slots and link groups; groups finds those
 //!   group      one link group: the memory between this process and another; rings: what lies in it
 //!   instance   the process as others know it: state, mailbox, bells

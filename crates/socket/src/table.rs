@@ -8,7 +8,7 @@
 //!   sock          the object of a socket; set: that of an epoll descriptor
 //! ```
 //!
-//! Objects are data here. Whoever makes one, in a room above, says what becomes of it in the end.
+//! Objects are data here. Their maker, in a room above, says what becomes of them in the end.
 
 pub(crate) mod account;
 pub mod bare;

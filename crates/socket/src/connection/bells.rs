@@ -93,7 +93,7 @@ pub(super) fn error_of(rung: sys::Result) -> Option<Errno> {
 /// Bytes have come by TCP that are no part of the program's stream. If they are no bells
 /// either, the peer's program has sent them past its library (by a system call of its
 /// own), and they have no place in the stream any more: the connection is reset, and its
-/// TCP end closed, for whoever waits for an answer past the library, too.
+/// TCP end closed, for a thread that waits for an answer past the library, too.
 pub(super) fn check_bells(end: &End<'_>, bytes: &[u8]) {
     if bytes.iter().any(|byte| *byte != BELL[0]) {
         words::reset_untold(end, &"bytes were sent past the library");

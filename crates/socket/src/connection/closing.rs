@@ -49,7 +49,7 @@ impl Output for Program<'_> {
     }
 
     fn stop_reading(&self) {
-        // Wakes everybody who sleeps in `recv`, `poll` or `epoll_wait` on it.
+        // Wakes every thread that sleeps in `recv`, `poll` or `epoll_wait` on it.
         self.kernel_shutdown(libc::SHUT_RD);
         sys::futex_wake(&self.end.slot.turn, i32::MAX);
     }

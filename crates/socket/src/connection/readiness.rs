@@ -121,7 +121,7 @@ pub(crate) fn may_have_ended(conn: &Conn) -> bool {
         || theirs.flags.load(Ordering::Relaxed) & (said::DONE | said::ABORT) != 0
 }
 
-/// The mask, right in the bits of `interest` and in those of an end. What nobody asks
+/// The mask, right in the bits of `interest` and in those of an end. What is not asked
 /// for is not found out: before a direction has switched that takes a system call.
 pub(crate) fn mask_of(end: &End<'_>, interest: u32) -> u32 {
     wait::follow_hint(end);

@@ -291,7 +291,7 @@ impl Receive<'_> {
     }
 
     /// How many bytes wake a call that has `done` and sleeps. Less than the low-water mark
-    /// wakes nobody, not even a call that would have been content with what was there
+    /// wakes no call, not even one that would have been content with what was there
     /// (`tcp_data_ready`). What still comes by TCP is taken at once: a sleep would find it
     /// again and again.
     fn needed(&self, done: usize) -> usize {

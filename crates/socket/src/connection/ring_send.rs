@@ -8,7 +8,7 @@
 //!   no room: EAGAIN or wait
 //! ```
 //!
-//! Cursors are published by compare-and-exchange. Under the direction lock nobody
+//! Cursors are published by compare-and-exchange. Under the direction lock no thread
 //! else moves them, except a signal handler of the same thread that uses the same
 //! socket in the middle of our copy: then the exchange fails, and the copy is made
 //! again behind the handler's bytes.
@@ -159,7 +159,7 @@ impl RingSend<'_> {
         Err(libc::EAGAIN)
     }
 
-    /// Sends what there is room for, and nobody else's bytes come between: as Linux
+    /// Sends what there is room for, and no other call's bytes come between: as Linux
     /// does, which gives its lock back only to wait for room.
     #[inline(always)]
     fn some<'a>(
@@ -258,7 +258,7 @@ impl RingSend<'_> {
         if self.urgent && done + n == buffers.len() {
             end.mine.sending.urgent.store(producer.wrapping_add(n as u64), Ordering::Release);
         }
-        // Wrapping: also our own record is only as good as who can write to it.
+        // Wrapping: also our own record is only as good as those that can write to it.
         let published =
             end.mine.sending.producer.publish(producer, producer.wrapping_add(n as u64));
         if let Some(choice) = choice {

@@ -1,7 +1,7 @@
-//! Who sleeps on a connection, and how it asks to be woken.
+//! The thread that sleeps on a connection, and how it asks to be woken.
 //!
 //! One thread at a time sleeps on the TCP socket of an end: *the sleeper*. Only it may take bells from the
-//! queue, so nobody's bell is taken by somebody else.
+//! queue, so no thread's bell is taken by another.
 
 use crate::process::owner;
 use crate::table::conn::Conn;
@@ -160,12 +160,12 @@ fn leave_sleeper(slot: &Slot) {
     }
 }
 
-/// The certainty that nobody takes bytes from the TCP connection without asking what they
+/// A guard: while it lives no thread takes bytes from the TCP connection without asking what they
 /// are, until it is dropped.
 pub(crate) struct Alone<'a>(&'a Slot);
 
 impl<'a> Alone<'a> {
-    /// `None`: somebody sleeps there.
+    /// `None`: a thread sleeps there.
     pub(super) fn on_tcp(slot: &'a Slot) -> Option<Self> {
         become_sleeper(slot, owner::me()).then_some(Self(slot))
     }

@@ -47,7 +47,7 @@ impl Neighbours {
         answer
     }
 
-    /// Who takes what a wait that begins now gives away.
+    /// Which thread takes what a wait that begins now gives away.
     #[inline]
     fn company(&self) -> Company {
         if Contention::from_word(self.0.load(Ordering::Relaxed)).is_settled() {
@@ -190,7 +190,7 @@ pub(crate) fn spin(
     found
 }
 
-/// Asks the kernel for them now, if nobody has before.
+/// Asks the kernel for them now, if no thread has before.
 pub(crate) fn count_cpus() {
     cpus();
 }

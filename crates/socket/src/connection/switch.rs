@@ -75,7 +75,7 @@ pub(crate) fn read_by_ledger(sock: &Sock, fd: i32, conn: Conn) -> bool {
     slot.tcp_consumed.store(reading.consumed(), Ordering::Relaxed);
     urgent::note_stop_in_tcp(&end);
     if slot.low_water.load(Ordering::Relaxed) != 1 {
-        // A bell is one byte: it has to wake whoever sleeps in the kernel.
+        // A bell is one byte: it has to wake the thread that sleeps in the kernel.
         let _ = end.file().set_option(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1);
     }
     kept_options::carry_options_over(&end);
@@ -122,7 +122,7 @@ pub(crate) fn send_into_ring(end: &End<'_>, sending: &Held<'_>) -> bool {
 }
 
 /// Moves our sending direction out of the ring, if the peer permits it and it can be done
-/// now. The caller holds the send lock, and has interrupted nobody who does.
+/// now. The caller holds the send lock, and has interrupted no call that does.
 #[cold]
 pub(crate) fn leave_ring(end: &End<'_>) -> bool {
     let way = &end.mine.sending.way;
@@ -253,7 +253,7 @@ pub(super) fn peer_turn(conn: &Conn) -> Option<u64> {
     })
 }
 
-/// What `n` bytes at the front of the TCP queue are. Whoever asks has looked at them before:
+/// What `n` bytes at the front of the TCP queue are. The caller has looked at them before:
 /// see [`sidestep_device::way`].
 pub(crate) fn parts_of_queue(conn: &Conn, n: usize) -> Parts {
     let queue = Queue {
@@ -317,7 +317,7 @@ fn is_ring_empty(conn: &Conn) -> bool {
     conn.theirs.sending.producer.claim() == conn.mine.receiving.consumer.position()
 }
 
-/// Permits the peer to send by TCP, if nobody takes bytes from there as bells: from now on
+/// Permits the peer to send by TCP, if no thread takes bytes from there as bells: from now on
 /// they are taken by the ledger. The caller holds the receive lock.
 fn permit_tcp(end: &End<'_>) {
     let mut alone = None;
@@ -364,7 +364,7 @@ pub(super) fn skip_bells(end: &End<'_>) {
         if bells == 0 {
             return;
         }
-        // They are there: under the lock nobody else takes them.
+        // They are there: under the lock no other thread takes them.
         let taken = end.file().recv(&mut bytes[..bells], libc::MSG_DONTWAIT);
         let Ok(taken @ 1..) = taken else { return };
         end.slot.tcp_consumed.fetch_add(taken as u64, Ordering::Relaxed);

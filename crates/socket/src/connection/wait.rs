@@ -16,7 +16,7 @@
 //!   ([`writable`]), and looks at the TCP connection every [`WRITER_NAP`].
 //!
 //! One thread at a time sleeps on the TCP socket of an end: *the sleeper*. Only it
-//! may take bells from the queue, so nobody's bell is taken by somebody else;
+//! may take bells from the queue, so no thread's bell is taken by another;
 //! other readers of the same end queue behind it on a futex.
 
 use crate::Answer;
@@ -46,7 +46,7 @@ pub(crate) const WRITER_NAP: Duration = Duration::from_millis(20);
 /// How long a second reader sleeps before it looks whether the sleeper still lives.
 pub(crate) const QUEUE_NAP: Duration = Duration::from_secs(1);
 
-/// How long somebody waits for room before he prods a peer that may be dead, and between two
+/// How long a thread waits for room before it prods a peer that may be dead, and between two
 /// times ([`prod_peer`]).
 const PROD_INTERVAL_NS: u64 = 1_000_000_000;
 
@@ -342,7 +342,7 @@ fn take_news(end: &End<'_>) -> Answer<()> {
 }
 
 /// An event loop, whose bells come another way, was told that there are bytes on TCP. They
-/// stay there: they may be bells for somebody else.
+/// stay there: they may be bells for another thread.
 pub(crate) fn look_at_bells(end: &End<'_>) {
     let are_bells = || end.slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
     if !are_bells() {
@@ -386,12 +386,12 @@ pub(crate) fn follow_hint(end: &End<'_>) {
     }
 }
 
-/// Asks the kernel, hint or not: of a peer that was killed nobody leaves one.
+/// Asks the kernel, hint or not: a peer that was killed leaves none.
 #[cold]
 pub(crate) fn ask_kernel(end: &End<'_>) {
     // A hint of `close` is left after the kernel has closed, so its answer is final: not
     // gone means that another process of the peer holds the connection, too. One of `exit`
-    // is left before; who asks too early learns of the end from TCP, as after a death.
+    // is left before; a call that asks too early learns of the end from TCP, as after a death.
     let closes = end.theirs.sending.closes.load(Ordering::Acquire);
     // Acquire: what an operator wishes was written down before he has touched this word.
     let followed = end.slot.closes_seen.load(Ordering::Acquire);
@@ -407,11 +407,11 @@ pub(crate) fn ask_kernel(end: &End<'_>) {
     );
 }
 
-/// Takes bells that nobody needs any more out of the TCP queue, unless somebody
+/// Takes bells that are needed no more out of the TCP queue, unless a thread
 /// sleeps on it.
 pub(crate) fn drain_bells(end: &End<'_>) {
     let Some(_alone) = Alone::on_tcp(end.slot) else { return };
-    // Whoever clears the flag is alone, too.
+    // The thread that clears the flag is alone, too.
     if end.slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED == 0 {
         return skip_bells(end);
     }
@@ -460,8 +460,8 @@ pub(crate) fn want_room(end: &End<'_>) {
 /// When [`prod_peer`] was called last for a connection that needs it, by [`sys::coarse_ns`].
 static PRODDED_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Somebody waits for room in a full ring. While bytes of the peer still come by TCP, its FIN
-/// comes behind them, and who waits for room does not read: when the peer is killed, no event
+/// A thread waits for room in a full ring. While bytes of the peer still come by TCP, its FIN
+/// comes behind them, and a thread that waits for room does not read: when the peer is killed, no event
 /// would tell. So it is sent a bell now and then: for the dead its kernel answers, with a reset.
 pub(crate) fn prod_peer(end: &End<'_>) {
     let flags = end.slot.flags.load(Ordering::Acquire);
@@ -564,7 +564,7 @@ fn sleep_until_room(end: &End<'_>, producer: u64, sleep: Sleep) -> Answer<()> {
     }
 }
 
-/// Sends the peer a bell, once in [`PROD_INTERVAL_NS`]. False: nobody is there to take it.
+/// Sends the peer a bell, once in [`PROD_INTERVAL_NS`]. False: there is no peer to take it.
 fn bell_is_taken(end: &End<'_>) -> bool {
     let (now, last) = (sys::coarse_ns(), end.sock.prodded_ns.load(Ordering::Relaxed));
     if now.saturating_sub(last) < PROD_INTERVAL_NS {

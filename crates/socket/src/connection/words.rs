@@ -134,7 +134,7 @@ impl Words for OwnWords<'_> {
     }
 }
 
-/// Release: whoever follows the hint sees what it is about.
+/// Release: a peer that follows the hint sees what it is about.
 pub(crate) fn hint(conn: &Conn) {
     conn.mine.sending.closes.fetch_add(1, Ordering::Release);
 }
@@ -187,7 +187,7 @@ pub(crate) fn reset_untold(conn: &Conn, what: &dyn Display) {
 
 /// Before `connect` to nowhere (`AF_UNSPEC`), which resets a connection: the peer will
 /// find the reset of its TCP end explained. True: the connection had ended before, so
-/// nobody is to see a reset.
+/// no end is to see a reset.
 pub fn before_disconnect(sock: &Use) -> bool {
     let Some(conn) = sock.conn() else { return false };
     let had_ended = State::of(&OwnWords::new(conn).look()).is_closed();

@@ -212,14 +212,14 @@ fn watch(epfd: i32, operation: i32, fd: i32, wish: Wish<'_>) -> Option<Result<us
     Some(answer)
 }
 
-/// A socket gets its object: what was watched is registered. Under the lock of whoever makes
+/// A socket gets its object: what was watched is registered. Under the lock of the thread that makes
 /// it.
 pub(crate) fn take_over_watch(fd: i32, sock: &'static Sock) {
     let Some(watch) = Watch::of(fd) else { return };
     if watch.set.is_none() {
         return;
     }
-    // Nobody dissolves the set meanwhile.
+    // The set is not dissolved meanwhile.
     let structure = Held::enter(STRUCTURE.get());
     if let Some(set) = watch.set.take() {
         let events = watch.events.load(Ordering::Relaxed);

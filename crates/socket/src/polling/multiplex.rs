@@ -121,7 +121,7 @@ pub fn poll(
 
 /// How long a sleep may last before the rings are looked at again, if there are any: bells
 /// are shared by all who sleep on a connection, and in a race another may take the one that
-/// was meant for us. Whoever waits for room in a full ring does not wait for long.
+/// was meant for us. A wait for room in a full ring is not long.
 fn nap(entries: &[libc::pollfd]) -> Option<Duration> {
     let wants_room =
         |entry: &libc::pollfd| entry.events & libc::POLLOUT != 0 && connection(entry.fd).is_some();
@@ -288,7 +288,7 @@ fn scratch<T>(len: usize, make: impl FnMut() -> T) -> Result<Scratch<T>, Errno> 
     Scratch::filled(len, make).map_err(|errno| errno.0)
 }
 
-/// Who sleeps for one entry: the socket that the descriptor led to when the sleep began.
+/// The sleeper for one entry: the socket that the descriptor led to when the sleep began.
 struct Waiter {
     sock: Use,
     slot: &'static Slot,

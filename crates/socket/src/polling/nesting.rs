@@ -2,7 +2,7 @@
 //!
 //! A set inside another one is reported by the kernel when it is readable, and of what its rings have
 //! the kernel knows only what [`Set::observe`] has it told. So each set lists the sets inside it, to
-//! observe them before somebody sleeps, and to ask them whether a report of the kernel still holds.
+//! observe them before a thread sleeps, and to ask them whether a report of the kernel still holds.
 //!
 //! The list is what the kernel has accepted, and is changed behind its answer: an ADD that it refuses
 //! (a circle, ELOOP; too deep, EINVAL) never stands in it, and a DEL takes one out. So it has no
@@ -58,7 +58,7 @@ pub(crate) fn control(
         return Err(errno.0);
     }
     let Some(outer) = set_of(epfd) else {
-        // Without it nobody could be woken by the rings. It is not there for the program, either.
+        // Without it no sleeper could be woken by the rings. It is not there for the program, either.
         give_back(spare);
         let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
         return Err(libc::ENOSPC);

@@ -1,4 +1,4 @@
-//! What a set has to report, and what is done before somebody sleeps in it.
+//! What a set has to report, and what is done before a thread sleeps in it.
 
 use crate::connection::{ends, readiness, sleeper, wait};
 use crate::polling::nesting;
@@ -54,7 +54,7 @@ impl Set {
 
     /// Whether `epoll_wait` on the set would report something now: for `poll` on the
     /// epoll descriptor, and for a set around it. What the kernel reports meanwhile
-    /// is kept for whoever waits in the set.
+    /// is kept for a thread that waits in the set.
     pub(super) fn is_ready(&'static self) -> bool {
         self.is_ready_within(nesting::DEPTH_MAX)
     }
@@ -63,7 +63,7 @@ impl Set {
     fn is_ready_within(&'static self, depth: u32) -> bool {
         let Some(depth) = depth.checked_sub(1) else { return true };
         if !self.is_tagged() {
-            // What the kernel has taken off its own list nobody would give out.
+            // What the kernel has taken off its own list would be given out by no call.
             let asked = self.file().poll_now(libc::POLLIN);
             return asked.is_ok_and(|seen| seen != 0);
         }
@@ -112,7 +112,7 @@ impl Set {
             })
     }
 
-    /// Somebody is about to sleep on the epoll descriptor itself (`poll`, a set
+    /// A thread is about to sleep on the epoll descriptor itself (`poll`, a set
     /// around it): from now on news ring its eventfd, which is in the kernel's set
     /// and makes the descriptor readable.
     pub(super) fn observe(&'static self) {
@@ -131,7 +131,7 @@ impl Set {
         let mut news = false;
         if let Some(channel) = self.channel() {
             {
-                // A mark of before stays on the list for who waits in the set. What it was for may have been
+                // A mark of before stays on the list for a thread that waits in the set. What it was for may have been
                 // read without a wait there, and is no reason to be rung again and again.
                 let _held = Held::enter(self.lock.get());
                 self.take_news();
@@ -159,7 +159,7 @@ impl Set {
         (partners > 1 || wait::prods_peers()).then_some(wait::QUEUE_NAP)
     }
 
-    /// Now and then looks at all members, whether or not somebody has said that they
+    /// Now and then looks at all members, whether or not a peer has said that they
     /// have news: see [`Self::nap`].
     pub(super) fn look_around(&'static self) {
         let Some(nap) = self.nap() else { return };

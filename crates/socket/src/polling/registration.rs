@@ -221,7 +221,7 @@ impl Registration {
         let events = mask::IN | mask::OUT | mask::RDHUP | mask::PRI | EPOLLET;
         if fd != self.open_fd() {
             // The number was closed, or is another socket's: what the kernel has under it
-            // nobody can change any more.
+            // no thread can change any more.
             let _ = set.control(libc::EPOLL_CTL_ADD, self.open_fd(), events, tag);
         } else if set.control(libc::EPOLL_CTL_MOD, fd, events, tag).is_err() {
             // An exclusive registration cannot be modified.

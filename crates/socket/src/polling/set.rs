@@ -33,13 +33,13 @@ const REGISTRATIONS_MAX: usize = 1 << 17;
 const SETS_MAX: usize = 4_096;
 
 /// Every how many waits that find ring events the kernel is asked, too, and first:
-/// nobody starves behind a busy connection.
+/// no connection starves behind a busy one.
 const KERNEL_LOOK_EVERY: u32 = 4;
 
 /// Longest time in nanoseconds for which ring events may keep the kernel waiting.
 pub(crate) const KERNEL_LOOK_NS: u64 = 20_000;
 
-/// Events taken from the kernel on behalf of somebody who watches the set from
+/// Events taken from the kernel on behalf of a thread that watches the set from
 /// outside, kept for the set's own waiter.
 pub(super) const CARRIED_MAX: usize = 16;
 
@@ -219,7 +219,7 @@ pub struct Set {
     pub(super) home: AtomicRef<Home>,
     /// Channel number + 1.
     pub(super) channel: AtomicU32,
-    /// The eventfd in the kernel's set that wakes who sleeps there, + 1: the channel's, or the set's
+    /// The eventfd in the kernel's set that wakes the threads that sleep there, + 1: the channel's, or the set's
     /// own where there is no channel for it.
     pub(super) bell: AtomicI32,
     /// The kernel's set has held a tag of ours, and may hold it for longer than we: while
@@ -239,7 +239,7 @@ pub struct Set {
     pub(super) owed: Owed,
     /// It has sockets out of the channel's reach: arm them before sleeping.
     pub(super) arms: AtomicBool,
-    /// Somebody sleeps on the epoll descriptor itself, so that the kernel object
+    /// A thread sleeps on the epoll descriptor itself, so that the kernel object
     /// must tell what the rings have.
     pub(super) observed: AtomicBool,
     /// The sets in this one.

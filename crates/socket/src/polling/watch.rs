@@ -17,7 +17,7 @@ pub(crate) struct Watch {
     pub(super) events: AtomicU32,
 }
 
-/// By descriptor. Changed under the lock of whoever [makes its object](crate::table::bare::growing),
+/// By descriptor. Changed under the lock of the thread that [makes its object](crate::table::bare::growing),
 /// but forgotten without.
 static WATCHES: Sparse<Watch, YOUNG_MAX> = Sparse::new();
 

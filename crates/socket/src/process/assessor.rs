@@ -5,7 +5,7 @@ use core::time::Duration;
 use sidestep_device::sys::{self, UnixName};
 
 /// Gives our state to a `sidestep assess` that has asked for it: what is counted in there
-/// outlives us. Nobody else is to have it: the assessor may have ended, and another user may
+/// outlives us. No other process is to have it: the assessor may have ended, and another user may
 /// have taken its name.
 pub(crate) fn show(state_fd: i32) {
     let assessor = &options::current().assessor;

@@ -39,7 +39,7 @@ pub(crate) fn shown(word: u32) -> Shown {
 /// Publishes a phase together with the generation of the slot.
 pub(crate) fn turn(record: &Record, slot: &Slot, to: u32) {
     let generation = slot.generation.load(Ordering::Relaxed) << 8;
-    // Release: pairs with the Acquire of whoever reads the phase; everything
+    // Release: pairs with the Acquire of a reader of the phase; everything
     // prepared before is visible with it.
     record.identity.phase.store(generation | to, Ordering::Release);
 }

@@ -10,7 +10,7 @@ use sidestep_device::valid::Zeroable;
 pub(crate) const CALL_INTERVAL_NS: u64 = 1_000_000_000;
 
 /// Petitions of a process in a second. One answer acquaints two processes, whatever number of
-/// connections they have; the others are those to plain programs, which nobody answers.
+/// connections they have; the others are those to plain programs, which are not answered.
 const PETITIONS_MAX: u32 = 256;
 
 /// Connections remembered whose other end is of a user with whom no memory is shared.

@@ -117,7 +117,7 @@ pub(crate) fn make(process: &'static Process, peer: Instance) -> sys::Result<&'s
         made.inspect(|group| group.keep(OUR_SLAB, fd)).inspect_err(|_| sys::close(twin))
     });
     sys::close(fd);
-    // SAFETY: nobody knows the slab.
+    // SAFETY: no other thread knows the slab.
     made.inspect_err(|_| unsafe { ours.unmap() })
 }
 
@@ -165,7 +165,7 @@ pub(super) fn make_around(
 
 pub(crate) fn adopt(slab_fd: i32, wake_fd: i32) -> sys::Result<(Slab, Wake)> {
     let slab = slab::adopt(slab_fd)?;
-    // SAFETY: nobody knows the slab.
+    // SAFETY: no other thread knows the slab.
     let wake = wake::adopt(wake_fd).inspect_err(|_| unsafe { slab.unmap() })?;
     Ok((slab, wake))
 }
@@ -353,7 +353,7 @@ impl Group {
     pub(crate) fn peer_lives(&self) -> bool {
         match self.line.load(Ordering::Relaxed) {
             NEAR => {}
-            // Nobody tells; what it may still read stays.
+            // That cannot be known; what it may still read stays.
             LINE_LOST => return true,
             line => return !sys::is_hung_up(line),
         }

@@ -168,7 +168,7 @@ fn free_place(process: &'static Home) -> sys::Result<&'static AtomicRef<Group>> 
     Ok(&process.tables.groups[at])
 }
 
-/// Ends groups that are of no use any more, if nobody but the caller looks at groups.
+/// Ends groups that are of no use any more, if no thread but the caller looks at groups.
 /// Under the process lock.
 fn collect_dead(look: &Look) {
     let process = look.0;
@@ -204,7 +204,7 @@ pub(crate) fn inherit(
     if let Some(group) = find(look, peer).filter(|group| group.theirs().is_some()) {
         return Ok(group);
     }
-    // Nobody else says who our own peers are.
+    // Another process does not say which our own peers are.
     if process.is_current() {
         return Err(Errno(libc::EINVAL));
     }
@@ -220,7 +220,7 @@ pub(crate) fn inherit(
             }
             group
         })
-        // SAFETY: nobody knows the slab.
+        // SAFETY: no other thread knows the slab.
         .inspect_err(|_| unsafe { ours.unmap() })?;
     group.introduced.store(true, Ordering::Relaxed);
     if let Some(line) = line {

@@ -1,4 +1,4 @@
-//! A fork, as far as the state is concerned: parent and child agree who holds which slot.
+//! A fork, as far as the state is concerned: parent and child agree which of them holds which slot.
 
 use crate::process::home::{self, CURRENT, FAILED, FOREBEAR, Home, MAKING};
 use crate::process::loan::{self, FORKS};
@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use sidestep_device::lock::{Entry, Lock};
 
 /// In the child of a fork, before anything else: it has no process object yet,
-/// and other threads' locks are nobody's.
+/// and other threads' locks have no owner.
 pub fn forget_after_fork() {
     owner::forget();
     FORKS.fetch_add(1, Ordering::Relaxed);
@@ -39,7 +39,7 @@ pub(crate) fn about_to_fork() {
 }
 
 /// Before a fork, when all meetings rest: until [`forked`] no slot is taken, so that
-/// both processes agree who holds what.
+/// both processes agree which of them holds what.
 pub(crate) fn count_heir() {
     let process = CURRENT.get();
     // The child may be slower to enter than others are to look for it.

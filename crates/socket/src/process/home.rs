@@ -107,7 +107,7 @@ pub struct Home {
     /// Which locks the thread that forks has taken: bit 0 the process's, then those of the
     /// lists of free slots.
     pub(crate) held_for_fork: AtomicU32,
-    /// Places of link groups that were ever taken: nobody looks further.
+    /// Places of link groups that were ever taken: no look goes further.
     pub(crate) groups_used: AtomicU32,
     /// Calls that look at groups now: see [`Look`](crate::process::groups::Look).
     pub(crate) group_looks: AtomicU32,
@@ -117,7 +117,7 @@ pub struct Home {
 }
 
 /// Whether a process is among the holders of the state in which the memory at an address lies. Memory
-/// of no state is nobody else's.
+/// of no state belongs to no other process.
 fn is_holder(at: *const u8, holder: Holder) -> bool {
     let home = all().find(|home| home.state.contains(at));
     home.is_none_or(|home| holders::is_in(home.state_fd, holder))
@@ -159,14 +159,14 @@ impl Home {
         let (state, state_fd) = state::create(pid, tcp::halves(&id))?;
         let (wake, wake_fd) = wake::create().inspect_err(|_| {
             sys::close(state_fd);
-            // SAFETY: nobody knows the state.
+            // SAFETY: no other thread knows the state.
             unsafe { state.unmap() };
         })?;
         Self::make_around(instance, pid, (state, state_fd), (wake, wake_fd)).inspect_err(|_| {
             // What cannot be used is not to stand in the program's way.
             sys::close(state_fd);
             sys::close(wake_fd);
-            // SAFETY: nobody knows them.
+            // SAFETY: no other thread knows them.
             unsafe {
                 state.unmap();
                 wake.unmap();
@@ -202,9 +202,9 @@ impl Home {
         Ok(home)
     }
 
-    /// The process object of somebody who has given us a connection: of ourselves, of a
+    /// The process object of a process that has given us a connection: of ourselves, of a
     /// forebear, or a new one that stands for a process we have nothing else of. It is
-    /// nobody's home that runs, so its slots are given back as a forked child does it.
+    /// the home of no process that runs, so its slots are given back as a forked child does it.
     ///
     /// One call at a time.
     ///
@@ -217,7 +217,7 @@ impl Home {
             .chain(CURRENT.get())
             .find(|known| tcp::halves(&known.instance.0) == instance);
         if let Some(known) = known {
-            // SAFETY: nobody else knows this mapping.
+            // SAFETY: no other thread knows this mapping.
             unsafe { state.unmap() };
             return Ok(known);
         }
@@ -234,11 +234,11 @@ impl Home {
                         .into_iter()
                         .filter(|file| *file >= 0)
                         .for_each(sys::close);
-                    // SAFETY: nobody knows it.
+                    // SAFETY: no other thread knows it.
                     unsafe { wake.unmap() }
                 })
         });
-        // SAFETY: nobody knows the state.
+        // SAFETY: no other thread knows the state.
         let process = made.inspect_err(|_| unsafe { state.unmap() })?;
         process.forebear.set(FOREBEAR.get());
         FOREBEAR.set(Some(process));

@@ -55,7 +55,7 @@ pub struct Process {
     pub(super) breaches: AtomicU32,
     /// What was wrong with it, the last time: a [`Reason`].
     pub(super) last_breach: AtomicU64,
-    /// Link groups that are established: who can write our wake memory.
+    /// Link groups that are established: their peers can write our wake memory.
     pub(crate) partners: AtomicU32,
     /// Link groups with processes of other network namespaces that are not established yet.
     pub(crate) acquainting: AtomicU32,
@@ -105,7 +105,7 @@ impl Process {
 
     /// A child has entered, or there is none.
     pub(super) fn forget_unborn(&self) {
-        // Release: whoever finds it born finds it entered.
+        // Release: a thread that finds it born finds it entered.
         let born = |unborn: u32| unborn.checked_sub(1);
         let _ = self.state.header().unborn.fetch_update(Ordering::Release, Ordering::Relaxed, born);
     }
@@ -151,7 +151,7 @@ impl Process {
         }
     }
 
-    /// Whether it only stands for somebody who has given us connections.
+    /// Whether it only stands for a process that has given us connections.
     pub(super) fn is_giver(&self) -> bool {
         self.pid == NOBODY
     }

@@ -1,4 +1,4 @@
-//! Slots that a process has let go of, and that somebody else still needs.
+//! Slots that a process has let go of, and that another process still needs.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use sidestep_device::channel::SLOTS;
@@ -6,7 +6,7 @@ use sidestep_device::valid::Zeroable;
 
 const WORDS: usize = SLOTS / 64;
 
-/// Slots that this process has let go of and somebody else still needs. Changed under the process's
+/// Slots that this process has let go of and another process still needs. Changed under the process's
 /// lock.
 #[derive(Zeroable)]
 pub(crate) struct Lingering {

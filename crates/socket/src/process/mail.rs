@@ -1,7 +1,7 @@
 //! What other processes say to this one, and what it makes of that: introductions, and bells.
 //!
 //! Letters come to the mailbox, from processes of this network namespace, and by lines, from those of
-//! others. Whoever has sent a letter, the kernel or the agent has said.
+//! others. The sender of a letter is named by the kernel or by the agent.
 
 use crate::process::group::{self, Group, Marked, THEIR_SLAB, THEIR_WAKE};
 use crate::process::groups::{self, Look};
@@ -35,7 +35,7 @@ pub(crate) fn read_lines(process: &'static Home) {
 
 /// A process has introduced itself with its slab and wake memory.
 pub fn on_introduction(process: &'static Home, hello: &Introduction, letter: &Received) {
-    // Nobody introduces himself to himself: a group with ourselves is never dead.
+    // A process does not introduce itself to itself: a group with ourselves is never dead.
     if hello.instance == process.instance {
         crate::log!(Warn, "somebody introduces himself as us");
         return;
@@ -52,7 +52,7 @@ pub fn on_introduction(process: &'static Home, hello: &Introduction, letter: &Re
     }
 }
 
-/// Maps what somebody shows. No group is begun with one who shows nothing of use.
+/// Maps what a process shows. No group is begun with one that shows nothing of use.
 fn get_to_know(look: &Look, hello: &Introduction, letter: &Received) -> Option<&'static Group> {
     let &[slab_fd, wake_fd] = letter.fds() else {
         crate::log!(Warn, "introduction of {} without its memory", hello.instance);
@@ -115,7 +115,7 @@ fn refusal_in(process: &Home, hello: &Introduction) -> Option<Reason> {
 }
 
 /// The memory of a process cannot be used, or it cannot be shown ours: tells it, so that
-/// nobody goes on waiting. If the letter is not taken, the attempts are given up.
+/// it does not go on waiting. If the letter is not taken, the attempts are given up.
 pub fn refuse(look: &Look, peer: Instance, reason: Reason) {
     let process = look.0;
     let slab_len = match reason {
@@ -146,7 +146,7 @@ fn note_refusal(look: &Look, peer: Instance, reason: Reason) {
         group.refused.store(reason.word(), Ordering::Relaxed);
     }
     look.0.last_refusal.store(reason.word(), Ordering::Relaxed);
-    // Release: whoever counts it finds its reason, or a later one's.
+    // Release: a thread that counts it finds its reason, or a later one's.
     look.0.refusals.fetch_add(1, Ordering::Release);
 }
 
@@ -177,7 +177,7 @@ pub fn on_channel(process: &'static Home, channel: &Channel, letter: &Received) 
         return false;
     };
     let Some(bell) = group.bells.get(usize::from(channel.channel)) else { return false };
-    // Who hangs up somebody else's bell would have his peers ring in vain.
+    // To hang up another process's bell would have its peers ring in vain.
     let is_theirs =
         group.theirs().is_none() || group.peer_pid.load(Ordering::Relaxed) == letter.pid;
     if !is_theirs || !sys::is_eventfd(fd) {
@@ -221,7 +221,7 @@ fn read_line(home: &'static Home, group: &Group) {
     }
 }
 
-/// Datagrams read in one look into the mailbox: whoever sends faster than we read
+/// Datagrams read in one look into the mailbox: a process that sends faster than we read
 /// keeps no call waiting.
 const LETTERS_MAX: usize = 64;
 
@@ -285,7 +285,7 @@ impl Home {
         }
     }
 
-    /// Reads the mailbox if somebody has left a hint that there is mail.
+    /// Reads the mailbox if a process has left a hint that there is mail.
     #[inline]
     pub fn read_mail_if_any(&'static self) {
         if self.wake.mail().load(Ordering::Relaxed) != 0 {
@@ -294,7 +294,7 @@ impl Home {
     }
 }
 
-/// Whether memory may be shared with who has sent a letter, by whom we are now: a server may have
+/// Whether memory may be shared with the sender of a letter, by whom we are now: a server may have
 /// become another user since it began.
 pub(crate) fn shares_with(letter: &Received) -> bool {
     has_no_objection(letter, |letter| letter.whereabouts() == Whereabouts::Near)

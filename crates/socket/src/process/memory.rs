@@ -1,8 +1,8 @@
 //! How much memory the rings of a process, and of all processes of a user, may take.
 //!
-//! The process counts its own. What all of a user have together nobody counts: a number in
+//! The process counts its own. What all of a user have together is not counted: a number in
 //! shared memory would be wrong as soon as one of them is killed. The user's limit is cut
-//! into *shares* instead, and who holds a share has bound an abstract name that stands for
+//! into *shares* instead, and the holder of a share has bound an abstract name that stands for
 //! it. The kernel lets each name be bound once, and frees it with its last holder, however
 //! that ends. (z/OS: `FIXEDMEMORY`.)
 //!

@@ -41,7 +41,7 @@ pub(crate) fn holder() -> Holder {
     })
 }
 
-/// In the child of a fork: it is somebody else.
+/// In the child of a fork: it is another process.
 pub(crate) fn forget() {
     ME.with(|cell| cell.set(0));
     HOLDER.store(0, Ordering::Relaxed);
@@ -90,7 +90,7 @@ pub(super) fn ask_about_holders(is_holder: fn(*const u8, Holder) -> bool) {
 }
 
 /// Whether a thread still exists that has left its name in the memory at `at`. One of
-/// another process can only have done so in a state, and that says who is in it.
+/// another process can only have done so in a state, and that names its owner.
 pub(crate) fn is_alive(at: *const u8, owner: Owner) -> bool {
     if owner.holder() == holder() {
         return sys::has_thread(owner.tid());

@@ -1,6 +1,6 @@
 //! Programs that make calls on sockets past libc, by instructions of their own.
 //!
-//! Nobody sees what such a call does to a connection: a read of one in shared memory would
+//! The library does not see what such a call does to a connection: a read of one in shared memory would
 //! wait on TCP for ever, and an epoll set of its own would know nothing of the ring. So no
 //! connection of such a program moves. Whether it is one, its code says: once for each
 //! process, before its first connection could begin to move, all code that the loader has

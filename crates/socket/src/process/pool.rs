@@ -151,7 +151,7 @@ impl<T: Pooled, const MAX: usize> Pool<T, MAX> {
         (0..used).filter_map(|at| self.objects.get(at)).for_each(f);
     }
 
-    /// For a child process: whoever held a lock does not exist here.
+    /// For a child process: the thread that held a lock does not exist here.
     pub fn reset_locks(&self) {
         for list in &self.lists {
             list.lock.get().reset();

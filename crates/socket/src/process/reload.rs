@@ -4,7 +4,7 @@
 //! can: beside each configuration file it leaves the *applied file*, with the same settings
 //! in the words of [`options`]. Here those are looked for when a connection
 //! begins or a program listens, at most once a second, and never by a program that does
-//! neither: a file that nobody has applied costs one system call then.
+//! neither: a file that was not applied costs one system call then.
 //!
 //! ```text
 //!   SIDESTEP_SOURCES="mode=smc … file=/etc/sidestep/sidestep.toml stamp=0 noport=22 file= mode=tcp"
@@ -49,7 +49,7 @@ pub fn stamp(file: &File) -> u64 {
 
 /// What the program was started with, kept by [`start`].
 static SOURCES: OnceLock<&'static str> = OnceLock::new();
-/// When somebody looked last, by [`sys::coarse_ns`].
+/// When a thread looked last, by [`sys::coarse_ns`].
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 /// The stamps of all applied files at that time, in one number.
 static SEEN: AtomicU64 = AtomicU64::new(0);
@@ -74,7 +74,7 @@ pub(crate) fn look() -> bool {
     let now = sys::coarse_ns();
     let last = LOOKED_AT.load(Ordering::Relaxed);
     let is_due = last == 0 || now.saturating_sub(last) >= INTERVAL_NS;
-    // Whoever is faster looks for all. Nobody holds anything that a fork could leave taken.
+    // The fastest thread looks for all. Nothing is held that a fork could leave taken.
     let takes = || LOOKED_AT.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed);
     if !is_due || takes().is_err() {
         return false;

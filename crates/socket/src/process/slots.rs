@@ -1,4 +1,4 @@
-//! The slots of a process: taken, given back, and kept as long as somebody needs what lies in them.
+//! The slots of a process: taken, given back, and kept as long as a process needs what lies in them.
 
 use crate::process::clc;
 use crate::process::group::Group;
@@ -110,9 +110,9 @@ impl Home {
             }
             None => else_take()?,
         };
-        // Whoever forks finds either no slot or one that is complete.
+        // A fork finds either no slot or one that is complete.
         match young {
-            // Whoever counts finds the connection here or there.
+            // A count finds the connection here or there.
             Some(young) => self.state.change(list, |_| {
                 self.begin_slot(index, settle);
                 self.state.slot(index).take_young(young);
@@ -147,7 +147,7 @@ impl Home {
         }
     }
 
-    /// The first of some slots that nobody has had; the others go to a list, which is empty.
+    /// The first of some slots that were never taken; the others go to a list, which is empty.
     /// What belongs to neighbours lies in the same cache lines, so neighbours serve one CPU.
     /// Under the lock of the list.
     fn begin_stretch(&self, list: usize) -> Option<usize> {
@@ -155,7 +155,7 @@ impl Home {
         const _: () = assert!(SLOTS.is_multiple_of(STRETCH as usize));
         let used = &self.state.header().slots_used;
         let more = |used: u32| (used < SLOTS as u32).then_some(used + STRETCH);
-        // Release: whoever looks so far finds free slots there, or what was written later.
+        // Release: a look so far finds free slots there, or what was written later.
         let begin = used.fetch_update(Ordering::Release, Ordering::Relaxed, more).ok()?;
         let last = begin + STRETCH - 1;
         for index in begin + 1..last {
@@ -175,7 +175,7 @@ impl Home {
         self.state.slot(index).mode.store(mode::LINGERING, Ordering::Release);
     }
 
-    /// This process has let go of a slot. Frees it at once if nobody else needs what
+    /// This process has let go of a slot. Frees it at once if no other process needs what
     /// lies in it, else when its heirs and the peer have let go, too.
     pub fn release_slot(&self, index: usize) {
         if self.free_slot(index) {
@@ -207,7 +207,7 @@ impl Home {
         if lingering == 0 {
             return;
         }
-        // Who does it already does it for us.
+        // A thread that does it already does it for us.
         let Some(_held) = Held::try_enter(self.lock.get()) else { return };
         for _ in 0..SWEEP_LEN.min(lingering) {
             let next = self.tables.lingering.next();
@@ -220,7 +220,7 @@ impl Home {
         }
     }
 
-    /// Frees a slot that has no socket, or whose socket ends, if nobody needs it any more.
+    /// Frees a slot that has no socket, or whose socket ends, if no process needs it any more.
     fn free_slot(&self, index: usize) -> bool {
         for list in pool::lists() {
             let held = Held::enter(self.tables.free[list].lock.get());
@@ -399,7 +399,7 @@ mod tests {
         close(first);
         close(second);
         assert_eq!(ended(), (before.0 + 1, before.1 + 1, before.2 + 5));
-        // Whoever takes and sweeps slots counts nothing anew.
+        // To take and sweep slots counts nothing anew.
         close(connect(&listener, 0).0);
         assert_eq!(ended(), (before.0 + 1, before.1 + 2, before.2 + 5));
     }

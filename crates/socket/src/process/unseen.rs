@@ -18,7 +18,7 @@ pub fn is_used() -> bool {
     USED.load(Ordering::Relaxed)
 }
 
-/// The program has a ring, and nobody sees what it is given.
+/// The program has a ring, and what it is given is not seen.
 pub fn note_unseen() {
     USED.store(true, Ordering::Relaxed);
 }

@@ -1,4 +1,4 @@
-//! A socket that only says ECONNRESET, for the place of a connection that nobody can go on with.
+//! A socket that only says ECONNRESET, for the place of a connection that no program can go on with.
 
 use sidestep_device::sys;
 
@@ -12,7 +12,7 @@ pub(crate) fn dead_end(prepare: impl FnOnce([i32; 2])) -> Option<i32> {
     Some(end)
 }
 
-/// Puts a socket that says ECONNRESET under the number of a connection that nobody can go on with:
+/// Puts a socket that says ECONNRESET under the number of a connection that no program can go on with:
 /// what comes by it would not be the program's bytes.
 pub(super) fn close_off(fd: i32) {
     if let Some(end) = dead_end(|_| ()) {

@@ -23,7 +23,7 @@ pub fn before_exit() {
 }
 
 /// Our memory is lent: to the child of a `vfork`, until that calls `exec` or ends, or to
-/// that of a `clone` of the kind, of which nobody tells us when it does.
+/// that of a `clone` of the kind, and when it does we are not told.
 pub fn lend_memory() {
     growth::grow_all();
     loan::begin();
@@ -36,7 +36,7 @@ pub fn before_fork() {
     heirs::about_to_fork();
     descriptors::for_each_sock(|fd, sock| {
         hand_over::settle(sock, fd);
-        // Whoever is in the middle of it finishes first.
+        // A thread in the middle of it finishes first.
         let _meeting = sock.agreeing();
         // Afterwards a descriptor of one process may mean nothing to the other.
         if sock.slot().is_some_and(|slot| slot.family.load(Ordering::Relaxed) == 0) {

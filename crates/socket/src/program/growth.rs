@@ -15,10 +15,10 @@ use sidestep_device::young::{End, Stage};
 pub(crate) static GROWTH: Growth = Growth { grow_up, end };
 
 /// Makes the object of a socket that has none. In the child of a `vfork` it has none for the
-/// time being: the table is the parent's, who has had all of them made before.
+/// time being: the table is the parent's, which has had all of them made before.
 pub(crate) fn grow_up(fd: i32) {
     let growing = Held::enter(bare::growing(fd));
-    // A handler has interrupted whoever makes one: its call is one by TCP.
+    // A handler has interrupted the call that makes one: its own call is one by TCP.
     if !growing.is_outermost() || loan::is_borrowed_memory() {
         return;
     }
@@ -29,7 +29,7 @@ pub(crate) fn grow_up(fd: i32) {
 
 fn grow(fd: i32) {
     let Some(place) = places::place(fd) else { return };
-    // Nobody ends a connection from here on, or it has ended.
+    // No connection ends from here on, or it has ended.
     let about = place.grow();
     if about.is_none() && place.stage() != Some(Stage::Fresh) {
         return;
@@ -46,7 +46,7 @@ fn grow(fd: i32) {
             sock.leave();
         }
     }
-    // Without a slot, or without memory for an object, nobody has asked what it has carried.
+    // Without a slot, or without memory for an object, it was not asked what it has carried.
     let _ = place.take();
     place.clear();
 }

@@ -53,7 +53,7 @@ pub fn settle(sock: &'static Sock, fd: i32) {
 }
 
 fn settle_in_turn(sock: &'static Sock, fd: i32) {
-    // Whoever comes second waits: by N nothing may go.
+    // The second thread waits: by N nothing may go.
     let _first = sock.agreeing();
     if sock.phase() != Phase::Offered || ledger::is_connecting(fd) {
         return;
@@ -68,7 +68,7 @@ fn settle_in_turn(sock: &'static Sock, fd: i32) {
 }
 
 /// Makes the program's own call by what the number means once that is settled. Where it is not to
-/// wait for that, the answer is the kernel's to whoever sends or receives while TCP connects.
+/// wait for that, the answer is the kernel's to a call that sends or receives while TCP connects.
 pub(super) fn settled(
     sock: &Use,
     fd: i32,
@@ -92,7 +92,7 @@ pub(super) fn settled(
     }
 }
 
-/// Settles it, where nothing else is to be done and nobody waits.
+/// Settles it, where nothing else is to be done and no thread waits.
 #[inline]
 pub fn look(sock: &Use, fd: i32) {
     if sock.phase() == Phase::Offered {
@@ -152,7 +152,7 @@ pub(crate) fn hand_over(old: &'static Sock, fd: i32, side: Side) {
 fn open_passage(sock: &Sock, fd: i32, side: Side) -> Option<(i32, Passage)> {
     let _held = Held::enter(LINE.lock.get());
     let (line, port) = LINE.reach()?;
-    // Who has a socket of IPv6 is to find one, whatever may be asked of it.
+    // A program with a socket of IPv6 is to find one, whatever may be asked of it.
     let is_ipv6 = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) == Ok(libc::AF_INET6);
     let way = sys::tcp_socket(is_ipv6).ok()?;
     tcp_option::mark_way(way);
@@ -322,7 +322,7 @@ mod tests {
     }
 
     fn owned(fd: i32) -> OwnedFd {
-        // SAFETY: whoever has opened it has told nobody else.
+        // SAFETY: opened here, and known nowhere else.
         unsafe { OwnedFd::from_raw_fd(fd) }
     }
 
@@ -387,7 +387,7 @@ mod tests {
         close(stream);
         let (said, connection) = thread.join().unwrap();
         assert_eq!(said.side, Side::Server);
-        // Nobody else has it.
+        // No other process has it.
         drop(connection);
         assert_eq!(peer.read(&mut answer).unwrap(), 0);
     }

@@ -41,7 +41,7 @@ pub fn register(fd: i32, nonblocking: bool, is_server: bool) -> Option<&'static 
 /// libc has handed out a number: whatever the table says about it is out of date.
 pub fn forget_number(fd: i32) {
     if !loan::is_borrowed_memory() {
-        // The number is somebody else's now: -1 keeps our hands off it.
+        // The number is another file's now: -1 keeps our hands off it.
         descriptors::forget_entry(descriptors::remove(fd), -1);
     }
 }
@@ -249,7 +249,7 @@ pub(crate) fn replace(old: &'static Sock, new: Option<&'static Sock>, fd: i32) {
 }
 
 /// Calls `f` with every descriptor of a socket, of which `fd` is one. It mostly has no other, and
-/// nobody has to look through the table.
+/// the table is not searched.
 fn each_number(sock: &Sock, fd: i32, mut f: impl FnMut(i32)) {
     if sock.descriptors.load(Ordering::Relaxed) == 1 && descriptors::leads_to(fd, sock) {
         return f(fd);

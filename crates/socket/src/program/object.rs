@@ -20,7 +20,7 @@ pub(crate) fn new(nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
 }
 
 /// The object of a socket that had none: of a young connection, or of one that is not
-/// connected. Nobody else knows it yet.
+/// connected. No other thread knows it yet.
 pub(crate) fn grown(fd: i32, about: Option<About>) -> Option<&'static Sock> {
     // A socket that does not wait must not spin for a while before that is found out.
     let sock = new(tcp::is_nonblocking(fd), about.is_some_and(|about| about.is_server))?;
@@ -45,7 +45,7 @@ pub(super) fn tell_of_close(sock: &Sock) {
     }
 }
 
-/// Nobody refers to the object: gives its slot back and itself to the pool.
+/// Nothing refers to the object: gives its slot back and itself to the pool.
 fn dissolve(sock: &'static Sock) {
     // A call that has outlived the descriptors kept the file.
     if sock.naming.let_go(|copy| say_goodbye(sock, copy)) {

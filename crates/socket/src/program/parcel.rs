@@ -14,13 +14,13 @@
 //! * A program with this library unpacks it before its own first instruction
 //!   ([`adopt_inherited`]) or before `recvmsg` returns ([`receive_rights`]): the TCP
 //!   socket takes its number back, and the connection goes on.
-//! * A program without it has a socket that says ECONNRESET to whoever reads or
+//! * A program without it has a socket that says ECONNRESET to a call that reads or
 //!   writes, because its other end was closed with a byte unread.
-//! * Nobody needs to know which of the two it will be, nor to live until then. The
+//! * The sender need not know which of the two it will be, nor live until then. The
 //!   kernel counts references as it would have counted those of the TCP socket: when
 //!   the last program that has the parcel closes it, the connection ends.
 //!
-//! The name is free again at that moment. So whoever lets go of a connection can ask
+//! The name is free again at that moment. So a process that lets go of a connection can ask
 //! whether it is under way ([`Home::is_under_way`]), and keep its slot.
 
 use crate::connection::{kept_options, sleeper, urgent, words};
@@ -82,7 +82,7 @@ fn fill(sock: &Sock, conn: &Conn, [parcel, other]: [i32; 2], fd: i32) -> Option<
     Some(())
 }
 
-/// What a descriptor that somebody else has made is to us.
+/// What a descriptor that another program has made is to us.
 enum Found {
     /// Nothing.
     Nothing,
@@ -164,7 +164,7 @@ fn put_dead_end(fd: i32) {
 }
 
 /// The TCP socket of a connection in shared memory that has come to us without a parcel:
-/// by calls that nobody sees, or with one beside it. It is served if we know the
+/// by calls that the library does not see, or with one beside it. It is served if we know the
 /// connection; what it carries is no stream of bytes, so otherwise it is no more.
 fn settle_stray(fd: i32) {
     if let Some(sock) = sock_behind(fd, true) {
@@ -191,10 +191,10 @@ fn take_place(fd: i32, tcp: i32, sock: Option<&'static Sock>) {
     }
 }
 
-/// Taken by whoever looks whether a connection is known, and makes it so.
+/// Taken by a thread that looks whether a connection is known, and makes it so.
 static ADOPTING: SharedLock = SharedLock::new();
 
-/// For a child process: whoever held the lock does not exist here.
+/// For a child process: the thread that held the lock does not exist here.
 pub(crate) fn reset_lock() {
     ADOPTING.get().reset();
 }
@@ -292,7 +292,7 @@ pub fn adopt_inherited(mut adopted: impl FnMut(i32)) {
         }
         Found::Stray => any_strays = true,
         Found::Listener => _ = life::recognise_listener(fd),
-        // Whoever began this program may have it, too.
+        // The process that began this program may have it, too.
         Found::Given | Found::Nothing => {}
     });
     if any_strays {
@@ -355,7 +355,7 @@ fn pack_one(fd: i32) -> Option<i32> {
 }
 
 /// What another program is given in the place of a connection, if it is not the TCP socket: a
-/// parcel, or a socket that says ECONNRESET if nobody knows yet to whom the next byte belongs.
+/// parcel, or a socket that says ECONNRESET if it is not known yet to which end the next byte belongs.
 fn stand_in(sock: &Sock, fd: i32) -> Option<i32> {
     if sock.phase() == Phase::Offered {
         crate::log!(Warn, "a connection that is being made cannot go to another program");

@@ -172,7 +172,7 @@ fn send_beside_ring(end: &End<'_>, plain: &impl Fn() -> Option<isize>) -> Result
         if goes_by_ring {
             return Err(Instead::Ring);
         }
-        // Under the lock: nobody switches while this call is under way.
+        // Under the lock: no thread switches while this call is under way.
         Counted::new(&slot.plain_sends)
     };
     let n = plain().ok_or(Instead::Anew)?;

@@ -272,7 +272,7 @@ fn receive_part(end: &End<'_>, pipe: i32, len: usize) -> Answer<Part> {
 }
 
 /// The same while bytes may still come by TCP: looks at them first, because the pipe
-/// may take fewer. `None`: what was there is for nobody.
+/// may take fewer. `None`: what was there is for no reader.
 #[cold]
 fn receive_tcp_part(end: &End<'_>, pipe: i32, len: usize) -> Answer<Option<Part>> {
     let mut chunk = [0u8; 16 << 10];
@@ -322,7 +322,7 @@ fn receive_tcp_part(end: &End<'_>, pipe: i32, len: usize) -> Answer<Option<Part>
         Some(Part::PipeWaits | Part::SocketWaits | Part::AtMark) => 0,
     };
     if taken > 0 {
-        // They are there: under the lock nobody else takes them.
+        // They are there: under the lock no other thread takes them.
         let _ = end.file().recv(&mut chunk[..taken], libc::MSG_DONTWAIT);
         end.slot.tcp_consumed.fetch_add(taken as u64, Ordering::Relaxed);
         urgent::note_stop_in_tcp(end);

@@ -4,7 +4,7 @@
 //! calls sees a byte of it. So a connection that is given to a ring stays on TCP, and
 //! with it all later ones of the process: one that was read by `recv` first and by a ring
 //! then would have moved in between. A connection that has moved already cannot be
-//! served: whoever gives it away is to see an error, not to wait for bytes that never
+//! served: a program that gives it away is to see an error, not to wait for bytes that never
 //! come by TCP.
 //!
 //! A ring by itself changes nothing. Most programs use one for files.

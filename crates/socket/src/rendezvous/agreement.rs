@@ -4,7 +4,7 @@
 //! connection the client binds an abstract UNIX datagram socket whose name is the
 //! four-tuple; the process that does the first I/O on the accepted side sends a
 //! hello to that name. Four-tuples are unique within a network namespace, and
-//! abstract names belong to one, so whoever answers holds the other end, whichever
+//! abstract names belong to one, so the process that answers holds the other end, whichever
 //! worker of whichever `SO_REUSEPORT` group accepted it. A plain program on either
 //! side sees nothing: the client finds no listener marked as ours and does not
 //! bind, or the server's hello finds no such name.

@@ -60,7 +60,7 @@ pub(crate) fn note_failure(
     let peer = peer.map_or([0; 2], |peer| tcp::halves(&peer.0));
     failure.peer[0].store(peer[0], Ordering::Relaxed);
     failure.peer[1].store(peer[1], Ordering::Relaxed);
-    // Release: whoever sees the time sees what it is about.
+    // Release: a thread that sees the time sees what it is about.
     failure.until_ns.store(now + pause(in_a_row).as_nanos() as u64, Ordering::Release);
 }
 
@@ -106,7 +106,7 @@ fn is_about(failure: &Failure, server: SocketAddr) -> bool {
         && failure.ip.each_ref().map(|half| half.load(Ordering::Relaxed)) == ip
 }
 
-/// The process that it failed with is gone: whoever serves there now is another.
+/// The process that it failed with is gone: another one serves there now.
 fn has_changed(process: &'static Home, failure: &Failure) -> bool {
     let halves = failure.peer.each_ref().map(|half| half.load(Ordering::Relaxed));
     let peer = Instance(tcp::joined(halves));

@@ -1,6 +1,6 @@
 //! How two ends find each other when their processes share memory already.
 //!
-//! Then nobody needs a name in the kernel. Who connects to a port at which it has met servers
+//! Then no end needs a name in the kernel. A client that connects to a port at which it has met servers
 //! before leaves a *claim* with each of them: "the connection of this token is the one of my
 //! slot c". The token says what the name would: the four-tuple
 //! ([`sidestep_wire::host_control::connection_token`]). The

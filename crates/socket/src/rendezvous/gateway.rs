@@ -1,6 +1,6 @@
 //! Connections to other hosts: SMC-R, by the gateway of this host.
 //!
-//! SMC-R takes somebody who is always there: the other host tests its links, asks about buffers,
+//! SMC-R takes a process that is always there: the other host tests its links, asks about buffers,
 //! and fails, whether or not a program makes a call. A library is there only while one does. So
 //! each host has a *gateway*, a process with the adapters and the link groups, and programs reach
 //! it as they reach each other.
@@ -17,12 +17,12 @@
 //! bytes, readiness, errors and ends need nothing new. What is N's and shows are its addresses,
 //! which are kept ([`name`](crate::program::hand_over::name)), and the options that it had, which H is given.
 //!
-//! Nobody waits for CLC: what the program sends meanwhile is on its way in H. If the two hosts do
+//! No call waits for CLC: what the program sends meanwhile is on its way in H. If the two hosts do
 //! not agree, the gateway passes the bytes on by TCP, and remembers that server, as it does one whose
 //! connections are short: the next connections to it are not offered ([`may_lead_to`]), and are TCP
 //! from their first byte.
 //!
-//! After a `connect` that did not wait, nobody knows yet what came of the option, and the socket is
+//! After a `connect` that did not wait, it is not known yet what came of the option, and the socket is
 //! [`Phase::Offered`](crate::table::sock::Phase::Offered). Not a byte may go by N then, because the other host waits for CLC: whoever
 //! uses the socket, or waits for it, looks first ([`settle`](crate::program::hand_over::settle)).
 

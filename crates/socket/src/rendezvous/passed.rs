@@ -2,11 +2,11 @@
 //!
 //! A server may accept in one process and serve in another, as Node's cluster does: the
 //! connection goes by `SCM_RIGHTS` before its first byte. It goes as the TCP socket that
-//! it is, because whoever receives it may be a plain program. One with this library may
-//! take it up, as if it had accepted it, if nobody else is left who uses it as TCP:
+//! it is, because the receiver may be a plain program. One with this library may
+//! take it up, as if it had accepted it, if no other program is left that uses it as TCP:
 //!
 //! * The giver *marks* the socket, by the value of an option: it is an accepted one, and
-//!   was given away once, by somebody who will not use it unseen.
+//!   was given away once, by a program that will not use it unseen.
 //! * As long as the giver has it open, it is bound to a *name* that is made of the
 //!   socket's cookie. The kernel frees the name with the giver's last descriptor, which is
 //!   closed after the connection's.

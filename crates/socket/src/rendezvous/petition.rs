@@ -1,4 +1,4 @@
-//! Petitions: how a process finds, by the agent of the host, who holds the other end of a
+//! Petitions: how a process finds, by the agent of the host, which one holds the other end of a
 //! connection to another network namespace.
 //!
 //! ```text
@@ -11,7 +11,7 @@
 //! about the connection; how its ends agree is the same as ever ([`crate::rendezvous::claim`]).
 //!
 //! The agent's socket is a file, so who answers there is whom the owner of its directory lets
-//! serve; that is root for the default. Nobody waits for it: a petition is sent, and answers
+//! serve; that is root for the default. No call waits for it: a petition is sent, and answers
 //! are taken, at the program's own calls. A call to the agent is tried once a second at most.
 
 use crate::process::desk::{Desk, STRANGERS_MAX};
@@ -29,7 +29,7 @@ use sidestep_wire::host_control::{ControlMessage, EMITTED_LEN_MAX, Match, Petiti
 /// Answers taken in one look.
 const ANSWERS_MAX: usize = 16;
 
-/// Asks who holds the other end of a connection.
+/// Asks which process holds the other end of a connection.
 pub(super) fn submit(process: &'static Home, token: [u8; 16], side: Side, port: u16) -> Petitioned {
     let desk = &process.tables.desk;
     let Some(_held) = Held::try_enter(desk.lock.get()) else { return Petitioned::Later };
@@ -98,7 +98,7 @@ impl Desk {
     /// connections are remembered.
     fn is_strangers(&self, answer: &Match) -> bool {
         let Match { uid, gid, own_uid, .. } = *answer;
-        // Whoever is met here is of another network namespace.
+        // A process that is met here is of another network namespace.
         let objection = options::current().policy.objection_to_user(own_uid, uid, gid, false);
         if objection.is_some() {
             let place = self.next_stranger.fetch_add(1, Ordering::Relaxed) as usize % STRANGERS_MAX;

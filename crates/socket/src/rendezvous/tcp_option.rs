@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The option decides *whether* two ends meet, as in the standard; how they meet is the
-//! same with and without it ([`crate::rendezvous::agreement`]). If nobody speaks for a socket, because
+//! same with and without it ([`crate::rendezvous::agreement`]). If no agent speaks for a socket, because
 //! there is no agent, because it came later or has ended, the option decides nothing.
 //!
 //! The same programs tell which connection a socket is an end of ([`identity`]), where its ends
@@ -29,7 +29,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use sidestep_device::sys::{self, Errno};
 use sidestep_wire::tcp_option::{IS_REMOTE, Identity, question};
 
-/// For how long nobody looks again whether there is an agent by now.
+/// For how long no thread looks again whether there is an agent by now.
 const ABSENT_NS: u64 = 1_000_000_000;
 
 /// Until when, by [`sys::coarse_ns`].
@@ -118,7 +118,7 @@ pub(crate) fn is_refused(sock: &Sock, fd: i32) -> bool {
         && say(fd, question::IS_AGREED) == Err(Errno(libc::EPERM))
 }
 
-/// Which connection this is, if somebody tells: six system calls.
+/// Which connection this is, if the agent tells: six system calls.
 pub(crate) fn identity(fd: i32, is_server: bool) -> Option<Identity> {
     if is_until(&NAMELESS_UNTIL) {
         return None;
@@ -135,7 +135,7 @@ pub(crate) fn identity(fd: i32, is_server: bool) -> Option<Identity> {
     Identity::from_answers(answers, is_server)
 }
 
-/// Whether nobody would answer about a socket, as was seen a moment ago.
+/// Whether no agent would answer about a socket, as was seen a moment ago.
 #[must_use]
 pub fn is_absent() -> bool {
     is_until(&ABSENT_UNTIL)
@@ -163,7 +163,7 @@ fn is_permitted(fd: i32) -> bool {
 }
 
 /// Whether it listens at all addresses of IPv6, and at none of IPv4: clients of IPv4 would
-/// ask it as well, and reach somebody else.
+/// ask it as well, and reach another process.
 fn is_of_ipv6_only(fd: i32, local: SocketAddr) -> bool {
     let only = || sys::socket_option::<i32>(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
     local.is_ipv6() && local.ip().is_unspecified() && only() != Ok(0)
@@ -181,7 +181,7 @@ mod tests {
     use std::net::TcpListener;
     use std::os::fd::AsRawFd;
 
-    /// Whether or not an agent runs here: of a socket that nobody has marked none speaks.
+    /// Whether or not an agent runs here: none speaks of a socket that was not marked.
     #[test]
     fn nobody_speaks_for_a_socket_that_was_not_marked() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

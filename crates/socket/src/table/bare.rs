@@ -72,7 +72,7 @@ fn count_grown(fd: i32, direction: Direction, moved: isize) {
     }
 }
 
-/// Taken by whoever makes an object, each for some of the descriptors.
+/// Taken by a thread that makes an object, each for some of the descriptors.
 static GROWING: [Growing; 16] = [const { Growing(SharedLock::new()) }; 16];
 
 /// Neighbours share no cache line.

@@ -23,8 +23,8 @@ impl Sock {
         self.slot.set(None);
         let index = self.slot_index();
         let Some(home) = self.home() else { return };
-        // As long as we hold it, nobody gives it to another connection. If two let go
-        // at once, the home finds that nobody is left.
+        // As long as we hold it, it goes to no other connection. If two let go
+        // at once, the home finds that none is left.
         if slot.holders.load(Ordering::Acquire) == 1 && !home.is_under_way(index) {
             home.detach(index);
         }
@@ -66,7 +66,7 @@ impl Sock {
 
     /// Whatever the ends are about to agree on, it stays on TCP, if it has not moved yet.
     pub(crate) fn keep_plain(&self, reason: Reason) {
-        // Whoever is in the middle of it finishes first.
+        // A thread in the middle of it finishes first.
         let _meeting = self.meeting.enter();
         match self.phase() {
             Phase::Candidate | Phase::Meeting => self.stay_plain(reason),
@@ -108,7 +108,7 @@ impl Sock {
     }
 
     /// Why the connection may not move, by the operator's rules or by what the program does.
-    /// Without rules about ports and peers nobody has to know its addresses yet.
+    /// Without rules about ports and peers its addresses need not be known yet.
     pub(crate) fn objection(&self, fd: i32) -> Option<Reason> {
         let Options { smc, policy, .. } = options::current();
         if !smc {
@@ -153,7 +153,7 @@ impl Sock {
         let nonblocking = self.nonblocking.load(Ordering::Relaxed);
         slot.flags.store(if nonblocking { flag::NONBLOCKING } else { 0 }, Ordering::Relaxed);
         self.slot.set(Some(slot));
-        // Whoever changes it from now on finds the slot.
+        // A thread that changes it from now on finds the slot.
         let is_now = self.nonblocking.load(Ordering::Relaxed);
         if is_now != nonblocking {
             self.set_nonblocking(is_now);

@@ -10,7 +10,7 @@
 //!   4             nothing of ours, and `dup2` puts a socket over it: the same
 //! ```
 //!
-//! Whoever needs the object of a young connection has it made by asking ([`crate::table::bare`]). The
+//! A room that needs the object of a young connection has it made by asking ([`crate::table::bare`]). The
 //! 2 stays when the descriptor is closed. Programs that open a connection for each request get
 //! the same few numbers again and again, on many CPUs, and none of these has to write here then.
 //!
@@ -221,7 +221,7 @@ pub fn is_bare(fd: i32) -> bool {
     load(fd) == BARE
 }
 
-/// How the place of a descriptor ends, and how its socket gets an object: said by whoever lets sockets be
+/// How the place of a descriptor ends, and how its socket gets an object: said by the room that lets sockets be
 /// without one, in a room above this one.
 pub(crate) struct Growth {
     /// Makes the object of the socket behind a descriptor.
@@ -239,7 +239,7 @@ pub(crate) fn insert_bare(fd: i32, growth: &'static Growth) -> Entry {
     if is_bare(fd) { Entry::Nothing } else { replace(fd, BARE) }
 }
 
-/// The same for a look: whoever accepts wants to know what his listener was given, and many
+/// The same for a look: a call that accepts wants to know what its listener was given, and many
 /// may accept from it at once, each of whom would take it from the others by counting himself
 /// as a user. What is read was that listener's as long as [`leads_to`] says so afterwards.
 #[inline]
@@ -416,7 +416,7 @@ pub(crate) fn hold(fd: i32) -> Option<bool> {
 pub(super) fn decide_closing(fd: i32, word: usize) {
     let word = word | CLOSING;
     if let Some(entry) = entry(fd) {
-        // Release: whoever sees it finds the copy.
+        // Release: a thread that sees it finds the copy.
         let _ = entry.compare_exchange(word, word | DECIDED, Ordering::Release, Ordering::Relaxed);
     }
 }

@@ -55,7 +55,7 @@ pub(crate) fn outlast(patience: Duration, lasts: impl Fn() -> bool) -> bool {
         if look < YIELDS {
             sys::yield_cpu();
         } else {
-            // Nobody wakes it.
+            // No thread wakes it.
             let _ = sys::futex_wait(&AtomicU32::new(0), 0, Some(LOOK_INTERVAL));
         }
         if !lasts() {

@@ -6,7 +6,7 @@
 //! the program, or send bytes where its peer expects bells.
 //!
 //! So each thread notes the number of the call that it is about to make, and looks at the table once
-//! more. The closing side, when calls on the connection are under way, looks who has noted its number
+//! more. The closing side, when calls on the connection are under way, looks which threads have noted its number
 //! and waits until each of them is in the kernel or has returned. A thread that finds another
 //! connection under the number begins its call anew ([`by_number`]).
 //!
@@ -14,7 +14,7 @@
 //!   closing side                              a call
 //!   the table: N is being closed              noted: N
 //!   ---------------- fence ----------------   ---------------- fence ----------------
-//!   who has noted N? waits for each           does the table lead from N to the connection?
+//!   which have noted N? waits for each           does the table lead from N to the connection?
 //!   the kernel closes N                         yes: the system call, by N
 //!   the table: N is nothing                     no:  the call begins anew
 //!                                             nothing noted

@@ -1,4 +1,4 @@
-//! An epoll descriptor of the program, as the table knows it: by which numbers it is named, and who is in it.
+//! An epoll descriptor of the program, as the table knows it: by which numbers it is named, and how many calls are in it.
 //!
 //! What is in the set, the room of polling knows.
 
@@ -18,7 +18,7 @@ pub struct Handle {
     pub(crate) naming: Naming,
 }
 
-/// What becomes of a set that no descriptor and no call leads to any more: said by whoever makes sets, in
+/// What becomes of a set that no descriptor and no call leads to any more: said by the maker of sets, in
 /// a room above this one.
 static DISSOLVE: OnceLock<fn(&'static Handle)> = OnceLock::new();
 

@@ -106,7 +106,7 @@ pub struct Sock {
     pub(super) let_go: AtomicBool,
     /// Another process has passed it on to this one: see [`crate::rendezvous::passed`].
     pub(crate) is_received: AtomicBool,
-    /// The name of one who has passed it on, -1 = none.
+    /// The name of a process that has passed it on, -1 = none.
     pub(crate) given_name: AtomicI32,
     /// A listener's marker (see [`mark`](crate::rendezvous::listeners::mark)), -1 = none.
     pub(crate) marker: AtomicI32,
@@ -247,7 +247,7 @@ impl Sock {
         self.set_phase(Phase::Offered);
     }
 
-    /// Looks what became of a socket that is [`Phase::Offered`], where nobody waits for it.
+    /// Looks what became of a socket that is [`Phase::Offered`], where no thread waits for it.
     pub(crate) fn settle_offer(&'static self, fd: i32) {
         if self.phase() == Phase::Offered
             && let Some(settle) = SETTLE.get()
@@ -310,7 +310,7 @@ impl Sock {
         self.passage.get()
     }
 
-    /// Held by whoever finds out what becomes of it.
+    /// Held by the thread that finds out what becomes of it.
     pub(crate) fn agreeing(&self) -> Held<'_> {
         self.meeting.enter()
     }
@@ -433,7 +433,7 @@ pub(crate) fn has_begun() -> bool {
     HAS_BEGUN.load(Ordering::Relaxed)
 }
 
-/// How objects end: said by whoever makes them, in a room above this one.
+/// How objects end: said by their maker, in a room above this one.
 pub(crate) struct Life {
     /// A descriptor led to the object, and does so no more.
     pub(crate) drop_descriptor: fn(&'static Sock, i32),
@@ -443,7 +443,7 @@ pub(crate) struct Life {
 
 pub(super) static LIFE: OnceLock<&'static Life> = OnceLock::new();
 
-/// How a socket that is [`Phase::Offered`] finds out what became of that: said by whoever offers it.
+/// How a socket that is [`Phase::Offered`] finds out what became of that: said by the room that offers it.
 static SETTLE: OnceLock<fn(&'static Sock, i32)> = OnceLock::new();
 
 /// An object of which only the caller knows. In the end `life` gives it [back](give).
