@@ -153,7 +153,7 @@ pub(crate) fn store_peer(a: &mut Assembler) {
     copy_32(a, PEER + REMOTE_PORT, OWN + LOCAL_PORT);
 }
 
-/// Makes the key on the stack one of all network namespaces: whoever has the same addresses
+/// Makes the key on the stack one of all network namespaces: a socket with the same addresses
 /// finds it.
 pub(crate) fn leave_netns(a: &mut Assembler, key: i16) {
     a.mov_immediate(R1, 0);

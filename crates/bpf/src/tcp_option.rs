@@ -20,10 +20,10 @@ use programs::answer;
 /// While it exists, a socket that the library marks before `connect` or `listen` sends
 /// the option in SYN and SYN-ACK, if the other end is another such socket of this host,
 /// or of another host if the mark says so, and the library may ask of a connection whether
-/// both ends have sent it. Sockets that nobody marks are not touched.
+/// both ends have sent it. Sockets that are not marked are not touched.
 ///
 /// Nothing is pinned: with the process that holds this the programs go, whatever ends
-/// it. Connections stay what they are, and the library then hears that nobody speaks
+/// it. Connections stay what they are, and the library then hears that no agent speaks
 /// for its sockets. A listener is known from its `listen` on, so one that was there
 /// before is not asked.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub struct TcpOption {
 }
 
 /// Removes what the programs remember of handshakes with other hosts that have come to
-/// nothing, of which the kernel tells nobody: see [`TcpOption::sweeper`].
+/// nothing, of which the kernel does not tell: see [`TcpOption::sweeper`].
 #[derive(Debug)]
 pub struct Sweeper {
     answered: HashMap<MapData, [u8; key::LEN as usize], [u8; answer::LEN as usize]>,
@@ -109,7 +109,7 @@ fn monotonic_ns() -> u64 {
 
 fn attach(loaded: &mut Ebpf, cgroup: &File) -> Result<(), EbpfError> {
     // Links; `Single` is no more than their lack of flags. Links leave room for others.
-    // The option first: whoever can mark a socket finds it at work.
+    // The option first: a library that can mark a socket finds it at work.
     let option: &mut SockOps = program(loaded, programs::OPTION)?;
     option.load()?;
     option.attach(cgroup, CgroupAttachMode::Single)?;

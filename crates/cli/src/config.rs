@@ -87,7 +87,7 @@ impl Configuration {
         })
     }
 
-    /// The same as somebody else reads them; `None`: there is none.
+    /// The same as another user reads them; `None`: there is none.
     pub(crate) fn read_by(
         candidates: Vec<Candidate>,
         read: impl Fn(&Candidate) -> Option<io::Result<String>>,

@@ -73,7 +73,7 @@ impl Obstacle {
         !matches!(self, Self::ForeignMachine(_) | Self::ForeignLoader(_))
     }
 
-    /// What somebody who wants the program off TCP can do.
+    /// What a user can do who wants the program off TCP.
     pub(crate) fn advice(&self) -> &'static str {
         match self {
             Self::ForeignMachine(_) => {

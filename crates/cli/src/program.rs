@@ -55,7 +55,7 @@ pub(crate) fn find(name: &OsStr, path_variable: Option<&OsStr>) -> Result<PathBu
         };
         match refusal(&path) {
             None => return Ok(path),
-            // A directory of somebody else's in PATH says nothing about the name.
+            // A directory of another user in PATH says nothing about the name.
             Some(Refusal::Absent | Refusal::Unreachable) => {}
             Some(Refusal::NotExecutable(reason)) => {
                 not_executable.get_or_insert(ProgramError::NotExecutable { path, reason });

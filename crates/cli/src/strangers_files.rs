@@ -204,7 +204,7 @@ fn within<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     let (done, result) = mpsc::channel();
-    // Nobody may be waiting any more.
+    // No reader may be waiting any more.
     thread::Builder::new().spawn(move || drop(done.send(work())))?;
     result.recv_timeout(patience).unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
 }

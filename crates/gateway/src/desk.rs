@@ -1,7 +1,7 @@
 //! The desk: the UNIX socket at which libraries hand connections over.
 //!
 //! Anybody in the network namespace may call. The kernel says who it is; a message has a fixed form
-//! and one connection beside it, and who says anything else is hung up on. Nobody is waited for.
+//! and one connection beside it, and a caller that says anything else is hung up on. No caller is waited for.
 //!
 //! What is handed over is a claim, too: it becomes a passage only together with a connection to the
 //! [door](crate::door) that the kernel says is the same user's.
@@ -236,7 +236,7 @@ impl Desk {
 }
 
 impl Desk {
-    /// Answers who has asked for it. Nobody is waited for: who has no room for the answer has none.
+    /// Answers the caller that has asked for it. No caller is waited for: one without room for the answer has none.
     pub(crate) fn tell(&self, number: u64, status: &Status) {
         let Some(line) = self.lines.get(&number) else { return };
         if let Err(error) = status.send(&line.socket) {

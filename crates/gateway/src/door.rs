@@ -1,7 +1,7 @@
 //! The door: the TCP port at which H comes in, and where the two halves of a passage meet.
 //!
 //! H is known by the port that it comes from. Whose it is the kernel tells, and only what the same
-//! user hands over goes with it: nobody can have another one's bytes sent elsewhere.
+//! user hands over goes with it: no user can have another one's bytes sent elsewhere.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -44,7 +44,7 @@ impl<T> Waiting<T> {
         Self { halves: HashMap::new(), order: BTreeMap::new(), count: 0 }
     }
 
-    /// Where there are too many, one of the user goes who has most: nobody's flood washes away what
+    /// Where there are too many, one of the user goes who has most: no user's flood washes away what
     /// is others'.
     fn put(&mut self, key: Key, half: T, now: Duration) {
         self.take(key);
@@ -194,7 +194,7 @@ impl Door {
         sockopt::set_socket_linger(h, Some(Duration::ZERO)).ok()?;
         h.set_nonblocking(true).ok()?;
         h.set_nodelay(true).ok()?;
-        // Whoever does not look for it has it all the same.
+        // A program that does not look for it has it all the same.
         sockopt::set_socket_oobinline(h, true).ok()?;
         if from.ip() != LOCALHOST {
             return None;

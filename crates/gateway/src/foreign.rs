@@ -46,7 +46,7 @@ const CLOSERS_MAX: usize = 64;
 /// How long a thread waits for more.
 const IDLE: Duration = Duration::from_secs(1);
 /// Descriptors of a user that wait to be closed, before the user is served no more. Closing takes
-/// microseconds unless somebody makes it take longer.
+/// microseconds unless its sender makes it take longer.
 const WAITING_OF_USER_MAX: usize = 1024;
 /// Whose descriptors the shared thread closes.
 const OTHERS: u32 = u32::MAX;

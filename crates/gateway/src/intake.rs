@@ -11,7 +11,7 @@
 //!
 //! So the socket is asked whether it stands at the mark. The answer holds for a byte that is there already,
 //! because a mark arrives with its byte or before it, in TCP as in shared memory; a byte that comes a moment
-//! later may be one nobody has asked about. Hence the order: a look, the question, the read.
+//! later may be one that was not asked about. Hence the order: a look, the question, the read.
 
 use std::ffi::c_int;
 use std::net::TcpStream;

@@ -49,7 +49,7 @@
 //!
 //! # Whom it believes
 //!
-//! Nobody. Who hands over must own H, by what the kernel says of both. What a program sends or
+//! No program. One that hands over must own H, by what the kernel says of both. What a program sends or
 //! leaves unread stops that program alone: it stays in the program's ring, or in the RMBE. Users have limits ([`limits`]), and beyond them connections stay TCP.
 //!
 //! It calls the kernel through libc only, so that the library, where it is preloaded, sees what

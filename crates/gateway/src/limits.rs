@@ -58,5 +58,5 @@ pub const RIVALS_MAX: usize = 1024;
 pub const TRIAL: Duration = Duration::from_secs(3);
 /// How often the kernel is asked meanwhile what they have carried.
 pub const TRIAL_LOOK: Duration = Duration::from_millis(250);
-/// How often RDMA devices that were lost are looked for: nobody tells of one that comes.
+/// How often RDMA devices that were lost are looked for: the kernel does not tell of one that comes.
 pub const SEARCH_INTERVAL: Duration = Duration::from_secs(1);

@@ -491,7 +491,7 @@ impl Passage {
         let before = mem::replace(&mut self.stage, Stage::Relayed(Box::new(relayed)));
         if let (Stage::Relayed(relayed), Stage::Meeting(meeting)) = (&mut self.stage, before) {
             relayed.exchange = Some(meeting.exchange);
-            // Nobody else reads it, so an urgent byte is to come in line. If it cannot be, the
+            // No other process reads it, so an urgent byte is to come in line. If it cannot be, the
             // connection has failed, and says so.
             let _ = sockopt::set_socket_oobinline(&self.n, true);
         }
@@ -571,7 +571,7 @@ impl Meeting {
             Ok((_, 0)) => self.exchange.handle_end(),
             Ok((_, count)) => {
                 let taken = self.exchange.handle_bytes(&world.chunk[..count]);
-                // They are there: they were just seen, and nobody else reads.
+                // They are there: they were just seen, and no other process reads.
                 let _ = net::recv(n, &mut world.chunk[..taken], RecvFlags::DONTWAIT);
                 if taken == 0 {
                     n_is.read = false;

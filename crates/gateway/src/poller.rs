@@ -3,12 +3,12 @@
 //! A message passes two gateways on its way and two on the way back. Each time that one of them
 //! sleeps, the one before it has to wake it, and a CPU that has nothing else to do falls asleep as
 //! well; that takes longer than the work. So a gateway *lingers* before it sleeps: for a moment it
-//! looks again and again, and gives its CPU to whoever wants it in between, so that nobody else is
+//! looks again and again, and gives its CPU to threads that want it in between, so that none of them is
 //! slower for it. If nothing comes in that time, it does so less and less often: one that has little
 //! to do sleeps at once.
 //!
 //! Numbers of lines and passages are never used again, so an event that was reported for one that
-//! has gone since finds nobody.
+//! has gone since is not found.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -37,11 +37,11 @@ pub(crate) enum Source {
     Policies,
     /// The gateway before this one has ended.
     Predecessor,
-    /// Somebody connects to the desk.
+    /// A library connects to the desk.
     Desk,
     /// A process at the desk has said something.
     Line(u64),
-    /// Somebody connects to the door.
+    /// A library connects to the door.
     Door,
     /// Something has come for an adapter.
     Adapter(u8),

@@ -12,7 +12,7 @@ impl Spare {
         Self(File::open("/dev/null").ok())
     }
 
-    /// Makes room for a descriptor while `turn_away` accepts somebody and closes that.
+    /// Makes room for a descriptor while `turn_away` accepts a caller and closes that.
     pub(crate) fn lend(&mut self, turn_away: impl FnOnce()) {
         self.0 = None;
         turn_away();

@@ -1,6 +1,6 @@
 //! What a gateway has, for displays: asked for at the desk, and told as JSON in a memory file.
 //!
-//! A memory file, because it has room for any number of connections, and nobody has to be waited for
+//! A memory file, because it has room for any number of connections, and no reader has to be waited for
 //! who reads slowly. Root may ask, and the gateway's own user.
 
 use std::fs::File;

@@ -48,7 +48,7 @@ impl Watchdog {
     ///
     /// # Errors
     ///
-    /// `NOTIFY_SOCKET` is not set, or nobody listens there.
+    /// `NOTIFY_SOCKET` is not set, or no manager listens there.
     pub fn report_within(patience: Duration) -> io::Result<Self> {
         let name = env::var_os("NOTIFY_SOCKET")
             .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "NOTIFY_SOCKET is not set"))?;

@@ -62,7 +62,7 @@ fn run(generator: &mut Generator<Rings>, duration: Duration) -> Result<Calibrati
 
 fn job(workload: Workload) -> Job {
     Job {
-        // Nobody connects by an address.
+        // No client connects by an address.
         role: Role::Client(Address::Unix(String::new())),
         workload,
         model: Model::EventLoop,

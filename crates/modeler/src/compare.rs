@@ -12,7 +12,7 @@
 //! unclear             |   ├────────·──────────|──┤       the runs do not tell
 //! ```
 //!
-//! The margin keeps what matters to nobody from being called worse, and the intervals
+//! The margin keeps what does not matter from being called worse, and the intervals
 //! keep noise from it. Neither catches a machine that was in another mood all day:
 //! the interval speaks for the scatter *within* the measurements. Hence the warnings.
 

@@ -191,7 +191,7 @@ pub struct Evidence {
     pub gateway: Usage,
 }
 
-/// Somebody who can tell what the library did. `sidestep` reads its shared state;
+/// A witness that can tell what the library did. `sidestep` reads its shared state;
 /// this crate cannot.
 pub trait Witness {
     /// The sum over these processes since their start.

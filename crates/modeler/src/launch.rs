@@ -12,7 +12,7 @@
 //!                                           └ end()                or drop: killed
 //! ```
 //!
-//! Nobody is waited for without a limit ([`Limits`]), and the first of a crew to fail
+//! No process is waited for without a limit ([`Limits`]), and the first of a crew to fail
 //! fails it: the others would only wait for it. The kernel kills a worker when the
 //! thread that has started it ends, however that comes about.
 
@@ -524,7 +524,7 @@ impl Worker {
         let status = self.wait_until(Instant::now() + LAST_WORDS_LIMIT);
         let status = match status.or_else(|| self.kill()) {
             Some(status) => status.to_string(),
-            None => "nobody knows how".to_owned(),
+            None => "it is not known how".to_owned(),
         };
         WorkerError::Ended { worker: self.name.clone(), status, tail: self.tail() }
     }
@@ -604,7 +604,7 @@ fn keep_tail(mut errors: ChildStderr, tail: &Mutex<Vec<u8>>, finished: &Sender<(
         let excess = tail.len().saturating_sub(TAIL_LEN);
         tail.drain(..excess);
     }
-    // Nobody has to wait for it.
+    // It is not waited for.
     let _ = finished.send(());
 }
 
@@ -800,7 +800,7 @@ mod tests {
         assert!(matches!(&error, WorkerError::Failed { text, .. } if text == "enough"), "{error}");
     }
 
-    /// It has ended and nobody has asked how.
+    /// It has ended, and how was not asked.
     fn wait_for_zombie(pid: u32) {
         let is_zombie = || {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();

@@ -111,7 +111,7 @@ pub struct Estimate {
     /// Runs in all.
     pub runs: u64,
     /// How long they will take together; `None` when a run lasts for a number of
-    /// transactions in a closed loop, because nobody knows how long these take.
+    /// transactions in a closed loop, because how long these take is not known.
     pub duration: Option<Duration>,
 }
 
@@ -260,7 +260,7 @@ impl SessionOutcome {
     /// The document of this session. `options` are words that `sidestep bench` takes.
     ///
     /// Failures have no place of their own in the document; they join the machine's
-    /// warnings, so that no reader takes a missing run for one that nobody wanted.
+    /// warnings, so that no reader takes a missing run for one that was not wanted.
     #[must_use]
     pub fn into_document(
         self,

@@ -3,7 +3,7 @@
 //! It reads a [`Job`], then [commands](crate::control::Command), and answers with
 //! [events](crate::control::Event), a line each. What it does in between it does
 //! with the calls that any program makes (`socket`, `connect`, `accept`, `send`,
-//! `recv`, `poll`, `epoll`, `close`), so whoever intercepts these sees nothing
+//! `recv`, `poll`, `epoll`, `close`), so a library that intercepts these sees nothing
 //! special.
 //!
 //! ```text
@@ -63,7 +63,7 @@ pub fn run(input: impl BufRead + Send + 'static, output: impl Write) -> i32 {
     match work(input, &mut line) {
         Ending::InputEnded => 0,
         Ending::Failed(failure) => {
-            // Whoever does not listen any more needs no explanation either.
+            // A parent that does not listen any more needs no explanation either.
             let _ = line.say(&Event::Failed(failure.to_string()));
             1
         }

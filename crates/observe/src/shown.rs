@@ -57,7 +57,7 @@ mod tests {
     fn a_state_is_read_when_its_program_has_let_go() {
         let (state, fd) = state::create(sys::pid(), [0, 0]).unwrap();
         state.header().ended[0].smc.store(7, Ordering::Relaxed);
-        // SAFETY: just made, and used by nobody else.
+        // SAFETY: just made, and used here alone.
         let file = unsafe { File::from_raw_fd(fd) };
         let shown = Shown::new(file.into(), sys::pid()).unwrap();
         // SAFETY: nothing of it is used again.
@@ -70,7 +70,7 @@ mod tests {
     fn another_file_is_no_state() {
         assert!(Shown::new(File::open("/dev/null").unwrap().into(), 1).is_none());
         let other = map::create(state::STATE_NAME, state::STATE_LEN).unwrap();
-        // SAFETY: just made, and used by nobody else.
+        // SAFETY: just made, and used here alone.
         let file = unsafe { OwnedFd::from_raw_fd(other.fd) };
         let shown = Shown::new(file, 1).unwrap();
         assert_eq!(Shown::read_all(&[shown]).unwrap(), [], "it is of another version");

@@ -107,7 +107,7 @@ mod state {
 
     /// What is known, one of:
     pub(super) const KNOWN: i16 = 0;
-    /// Marked; nobody was asked.
+    /// Marked; no peer was asked.
     pub(super) const SILENT: i32 = 0;
     /// A listener that was announced.
     pub(super) const LISTENER: i32 = 1;
@@ -115,7 +115,7 @@ mod state {
     pub(super) const NOT_AGREED: i32 = 2;
     /// They have.
     pub(super) const AGREED: i32 = 3;
-    /// Marked for other hosts as well; nobody was asked.
+    /// Marked for other hosts as well; no peer was asked.
     pub(super) const FOR_HOSTS: i32 = 4;
     /// The same, of a listener that was announced.
     pub(super) const LISTENER_FOR_HOSTS: i32 = 5;
@@ -657,7 +657,7 @@ mod tcp_sock {
     pub(super) const BYTES_ACKED: i16 = 88;
 }
 
-/// Puts the option on the stack, with two bytes behind it that nobody reads.
+/// Puts the option on the stack, with two bytes behind it that are not read.
 fn store_option(a: &mut Assembler) {
     let [kind, length, b0, b1, b2, b3] = BYTES;
     a.store_immediate_32(R10, BUFFER, i32::from_ne_bytes([kind, length, b0, b1]));
@@ -775,7 +775,7 @@ fn compare_hosts(a: &mut Assembler) {
     a.label("one host");
     a.jump_if_equal(R7, sock_ops::CONNECT, "could ask");
     a.jump_if_equal(R7, sock_ops::PASSIVE_ESTABLISHED, "could have asked");
-    // Somebody of this host who is none of ours.
+    // A program of this host that is none of ours.
     a.jump("end");
 }
 

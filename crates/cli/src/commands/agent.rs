@@ -159,7 +159,7 @@ fn complain(what: &impl fmt::Display) {
     output::complain("agent", what);
 }
 
-/// A line of standard output, for whoever still reads it.
+/// A line of standard output, if it still has a reader.
 fn say(what: &impl fmt::Display) -> Result<(), AgentError> {
     output::print(&format!("sidestep agent: {what}\n")).map(drop).map_err(AgentError::Output)
 }

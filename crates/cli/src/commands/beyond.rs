@@ -13,7 +13,7 @@ use sidestep_observe::Connection;
 #[derive(Debug, Default)]
 pub(super) struct Beyond(HashMap<u16, status::Connection>);
 
-/// How a connection to another host travels; `None`: nobody tells.
+/// How a connection to another host travels; `None`: unknown.
 #[derive(Debug)]
 pub(super) struct Path<'a>(Option<&'a status::Connection>);
 

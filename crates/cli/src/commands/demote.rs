@@ -45,7 +45,7 @@ fn report(command: &str, done: Result<String, Untold>) -> i32 {
     }
 }
 
-/// Why somebody was not told.
+/// Why a program was not told.
 #[derive(Debug, Error)]
 enum Untold {
     #[error("cannot list /proc: {0}")]

@@ -57,7 +57,7 @@ pub(crate) fn execute(args: &GatewayArgs) -> i32 {
     if args.status {
         return gateway_status::gateways();
     }
-    // Whoever has started us as a program of Sidestep has told us the options.
+    // The `sidestep` that has started us as a program of Sidestep has told us the options.
     let is_started = env::var_os(OPTIONS_VARIABLE).is_some();
     let result = if is_started { work(args) } else { start_again(args) };
     match result {

@@ -197,7 +197,7 @@ impl Sight<'_> {
         self.snapshot.programs.iter().map(|program| program.decisions_untold).sum()
     }
 
-    /// What to add when nothing was found: somebody else may see more.
+    /// What to add when nothing was found: another user may see more.
     fn what_is_hidden(&self) -> &'static str {
         match self.snapshot.unreadable.is_empty() || ss::is_root() {
             true => "",

@@ -33,7 +33,7 @@ pub enum RemoteError {
          `sidestep bench serve --listen {server}`"
     )]
     Unreachable { server: String, reason: io::Error },
-    #[error("whoever listens at {server} is no `sidestep bench serve`: {reason}")]
+    #[error("what listens at {server} is no `sidestep bench serve`: {reason}")]
     Stranger { server: String, reason: String },
     #[error("the server side at {server}: {text}")]
     Refused { server: String, text: String },

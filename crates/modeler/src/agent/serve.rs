@@ -88,7 +88,7 @@ impl Drop for Seated<'_> {
     }
 }
 
-/// How long somebody waits for the seat before he is told that it is taken.
+/// How long a client waits for the seat before it is told that it is taken.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 fn turn_away(stream: &TcpStream, other: SocketAddr) {

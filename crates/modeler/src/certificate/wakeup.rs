@@ -1,9 +1,9 @@
-//! What it costs to wake a sleeping thread: the price of a message to somebody who
+//! What it costs to wake a sleeping thread: the price of a message to a thread that
 //! waits, whichever way the message takes.
 //!
 //! Two threads throw a ball. Who has it notes the time and wakes the other, who notes
 //! the time when it runs; then the other way round. A futex tells the waker whether
-//! somebody was asleep, so a throw to one who was not there yet is repeated and not
+//! a thread was asleep, so a throw to one that was not there yet is repeated and not
 //! counted:
 //!
 //! ```text
@@ -112,7 +112,7 @@ impl Game {
     fn play_right(&self, cpu: usize) -> io::Result<Vec<u64>> {
         let pinned = affinity::pin_to(&[cpu]);
         if pinned.is_err() {
-            // Nobody will catch.
+            // No thread will catch.
             self.over.store(true, Ordering::Release);
         }
         let mut caught = Vec::with_capacity(THROWS);
@@ -166,7 +166,7 @@ impl Place {
         while self.call(libc::FUTEX_WAIT, 0, forever) != 0 {}
     }
 
-    /// False if nobody sleeps here.
+    /// False if no thread sleeps here.
     fn wake(&self) -> bool {
         self.call(libc::FUTEX_WAKE, 1, ptr::null()) == 1
     }

@@ -101,7 +101,7 @@ impl Epoll {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a new descriptor that nobody else owns.
+        // SAFETY: a new descriptor, owned here alone.
         let set = unsafe { OwnedFd::from_raw_fd(fd) };
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
         let (set_fd, fd) = (set.as_raw_fd(), stream.as_raw_fd());

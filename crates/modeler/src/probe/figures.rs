@@ -58,7 +58,7 @@ pub struct CopyCost {
 pub struct TcpCost {
     /// Bytes.
     pub len: u64,
-    /// One send and one receive in one thread, in nanoseconds: nobody is woken.
+    /// One send and one receive in one thread, in nanoseconds: no thread is woken.
     pub ns: f64,
 }
 

@@ -303,7 +303,7 @@ const TCP_LENS: [usize; 3] = [1, 2 << 10, 32 << 10];
 /// As many connections at most: each leaves an address that cannot be used for a while.
 const CONNECTIONS_MAX: usize = 200;
 
-/// To and fro in one thread: nobody is woken. Half of it is a message; acknowledgements
+/// To and fro in one thread: no thread is woken. Half of it is a message; acknowledgements
 /// travel with the next one, as they do between programs.
 fn tcp_costs() -> io::Result<Vec<TcpCost>> {
     let (mut near, mut far) = connection(&listener()?)?;

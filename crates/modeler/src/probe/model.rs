@@ -7,7 +7,7 @@
 //!
 //! * **TCP, clients fewer than processors**: each transaction waits for two messages
 //!   and two wake-ups of a processor that has gone idle.
-//! * **TCP, more clients**: nobody sleeps for long; the processors are busy with
+//! * **TCP, more clients**: no thread sleeps for long; the processors are busy with
 //!   messages and with switching between threads. An event loop handles a batch of
 //!   clients for each wake-up. What is longer than a call fills the sockets' buffers,
 //!   which no cache holds.

@@ -18,7 +18,7 @@ use super::rate::in_words;
 ///
 /// * at least three times as wide as either group. Normal noise does this in 6 of 100
 ///   series of four runs, 3 of five, 1 of six and fewer of more (by simulation);
-/// * at least 10 % of the median: smaller groups matter to nobody.
+/// * at least 10 % of the median: smaller groups do not matter.
 #[must_use]
 pub fn bimodal_runs(tps: &[f64]) -> Option<Remark> {
     if tps.len() < 2 * GROUP_MIN {

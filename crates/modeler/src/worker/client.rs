@@ -325,7 +325,7 @@ impl Body {
         }
     }
 
-    /// Notes that nobody reads are lost: the worker has ended.
+    /// Notes that are not read are lost: the worker has ended.
     fn work<P: Poller>(&self, poller: P) -> Result<(), Trouble> {
         let pulse = Arc::clone(&self.pulse);
         let mut generator = Generator::new(poller, &self.job, self.clients.clone(), pulse);
@@ -346,7 +346,7 @@ impl Watch {
         Self { beats: 0, since_ns: now_ns, next_ns: now_ns + LOOK_NS }
     }
 
-    /// Whether nothing has moved for too long while somebody waits.
+    /// Whether nothing has moved for too long while a transaction waits.
     fn is_hanging(&mut self, pulses: impl Iterator<Item = (u64, bool)>, now_ns: u64) -> bool {
         let mut beats = 0;
         let mut somebody_waits = false;

@@ -79,7 +79,7 @@ impl<W: Write> ControlLine<W> {
     /// Writes an event.
     ///
     /// # Errors
-    /// Nobody reads.
+    /// There is no reader.
     pub(crate) fn say(&mut self, event: &Event) -> Result<(), Ending> {
         let mut line = serde_json::to_string(event).expect("events have a text form");
         line.push('\n');
@@ -148,6 +148,6 @@ fn read_commands(input: impl BufRead, desk: &Sender<Note>) {
             return;
         }
     }
-    // When nobody is there to be told, the worker has ended for another reason.
+    // When there is no reader, the worker has ended for another reason.
     let _ = desk.send(Note::Over(Ending::InputEnded));
 }

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! **Who closes first.** After the reply of a `CRR` the server closes, and the client
-//! waits for that end before it closes, as in HTTP/1.0. Whoever closes first keeps
+//! waits for that end before it closes, as in HTTP/1.0. The side that closes first keeps
 //! the connection's two ports for a minute (TIME_WAIT). At the client these would be
 //! its own ephemeral ports: 28 000 of them last for a second of `CRR` on the
 //! loopback and for a run to another host. The server has a single port anyway, and Linux
@@ -175,7 +175,7 @@ impl Conversation {
     /// Looks at a connection on which nothing is due and yet something has happened.
     ///
     /// # Errors
-    /// The server has closed it, or has sent what nobody asked for.
+    /// The server has closed it, or has sent what it was not asked for.
     pub(crate) fn look_while_idle(&self, transport: &mut impl Transport) -> Result<(), Error> {
         match transport.recv(&mut [0]) {
             Ok(0) => Err(Error::ClosedIdle { peer: self.peer() }),
@@ -304,7 +304,7 @@ impl Conversation {
         }
         let from = self.done as usize;
         self.greeting[from..from + bytes.len()].copy_from_slice(bytes);
-        // Nobody asks for these before all of the greeting is there.
+        // These are not asked for before all of the greeting is there.
         let (client, transaction) = self.greeting.split_at(4);
         self.client = client.iter().fold(0, |sum, &byte| sum << 8 | u32::from(byte));
         self.transaction = transaction.iter().fold(0, |sum, &byte| sum << 8 | u64::from(byte));

@@ -1,7 +1,7 @@
 //! The bytes of a message that is to be verified.
 //!
 //! Byte `k` of a message is a function of the client, the transaction, the direction
-//! and `k`, so a byte that is lost, doubled, late or somebody else's is found with
+//! and `k`, so a byte that is lost, doubled, late or of another connection is found with
 //! probability 255/256, and a few of them for certain in practice. Any part can be
 //! computed by itself: a generator of random numbers that counts (SplitMix64, of
 //! Steele, Lea and Flood), eight bytes a number.

@@ -49,7 +49,7 @@ fn check_limit(connections: u32, needed: u64, limit: u64) -> Result<(), Failure>
     Ok(())
 }
 
-/// Raises the soft limit to the hard one, as nobody minds. Returns the limit.
+/// Raises the soft limit to the hard one. Returns the limit.
 fn raise_limit() -> io::Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is writable.

@@ -69,7 +69,7 @@ fn serve(listener: &Listener, job: &Job, share: u32, desk: &Sender<Note>) {
     };
     if let Err(source) = served {
         let failure = Failure::Serve { at: show(listener.address()), source };
-        // When the listener was closed, nobody reads this.
+        // When the listener was closed, this has no reader.
         let _ = desk.send(Note::Over(failure.into()));
     }
 }

@@ -203,7 +203,7 @@ fn bind_to(address: &Address) -> io::Result<socket2::Socket> {
     Ok(socket)
 }
 
-/// A name that nobody has: numbers are tried until one is free.
+/// A name that is free: numbers are tried until one is free.
 fn bind_to_new_name() -> io::Result<(socket2::Socket, Address)> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     loop {
@@ -236,7 +236,7 @@ fn explained(error: io::Error) -> io::Error {
         Some(libc::EADDRNOTAVAIL) => {
             "no local port is left: see net.ipv4.ip_local_port_range, or ask for fewer clients"
         }
-        Some(libc::ECONNREFUSED) => "nobody listens there",
+        Some(libc::ECONNREFUSED) => "no program listens there",
         _ => return error,
     };
     io::Error::new(error.kind(), format!("{error}; {advice}"))

@@ -50,10 +50,10 @@ impl Stage {
         if self.count == u64::MAX { self.measured_from_ns } else { u64::MAX }
     }
 
-    /// Notes what the process has used, when that is due and nobody has done it yet.
+    /// Notes what the process has used, when that is due and no thread has done it yet.
     /// Returns when it will be due again.
     ///
-    /// Whoever sees first that the moment has come does it: a thread that sleeps until
+    /// The thread that sees first that the moment has come does it: a thread that sleeps until
     /// then is late when thousands of others want to run, just as many as make the
     /// difference.
     #[cold]

@@ -115,9 +115,9 @@ fn listen(at: &Path) -> io::Result<OwnedFd> {
         Errno::ADDRINUSE => io::Error::new(io::ErrorKind::AddrInUse, "another agent serves there"),
         errno => errno.into(),
     })?;
-    // Who may come is asked of the kernel when somebody does.
+    // Which users may come the kernel is asked when one does.
     fs::set_permissions(at, Permissions::from_mode(0o666))?;
-    // Petitions have none. Where the kernel cannot refuse them, whoever has sent them waits for
+    // Petitions have none. Where the kernel cannot refuse them, their sender waits for
     // their end, and not the clerk: see `Foreign`.
     refuse_rights(&listener);
     net::listen(&listener, BACKLOG)?;

@@ -8,7 +8,7 @@
 //!                                   └──> exposition: the text
 //! ```
 //!
-//! Nobody collects while nobody asks. What a program counted between the last scrape and its
+//! Nothing is collected while no client asks. What a program counted between the last scrape and its
 //! end is not lost: its state stays open until the next look ([`Watch`](sidestep_observe::Watch)). When
 //! there has been no scrape for some minutes, the agent looks once more and then lets go, so
 //! it keeps no memory of ended programs for a reader who does not come.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// The file of a socket of ours; who finds it would find nobody, so it goes with this.
+/// The file of a socket of ours; a call there would find no agent, so it goes with this.
 pub(super) struct SocketFile(pub(super) PathBuf);
 
 impl Drop for SocketFile {
@@ -22,7 +22,7 @@ impl Drop for SocketFile {
 #[error("there is a file of this name that is no socket; use another path")]
 pub(super) struct NoSocket;
 
-/// Removes the socket of an agent that was killed. One that somebody serves stays: binding
+/// Removes the socket of an agent that was killed. One that an agent serves stays: binding
 /// tells.
 pub(super) fn make_room(path: &Path) -> Result<(), NoSocket> {
     let Ok(facts) = fs::symlink_metadata(path) else { return Ok(()) };

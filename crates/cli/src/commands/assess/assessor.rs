@@ -1,7 +1,7 @@
 //! Being shown what programs count, from their first connection to beyond their end.
 //!
 //! A state goes with its process, and a short program is gone before anybody has looked into
-//! `/proc`. So whoever starts one to assess it listens at a name, the library sends its state
+//! `/proc`. So the `sidestep` that starts one to assess it listens at a name, the library sends its state
 //! there as soon as there is one, and what was counted stays as long as we hold it.
 
 use std::io::{self, IoSliceMut};
@@ -48,7 +48,7 @@ impl Assessor {
         &self.name
     }
 
-    /// Readable when somebody wants to send a state.
+    /// Readable when a program wants to send a state.
     pub(super) fn as_raw_fd(&self) -> RawFd {
         self.listener.as_raw_fd()
     }

@@ -38,7 +38,7 @@ impl Child {
                 if pidfd < 0 {
                     return Err(io::Error::last_os_error());
                 }
-                // SAFETY: just opened, and nobody else's.
+                // SAFETY: just opened, and owned here alone.
                 let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd as i32) };
                 Ok(Self { pid, pidfd, has_ended: false, is_told_to_end: false })
             }

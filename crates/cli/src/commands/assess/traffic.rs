@@ -132,7 +132,7 @@ impl Flow {
         self.is_here && self.request_bytes.saturating_add(self.reply_bytes) > 0
     }
 
-    /// Transactions: round trips, or the connections of a stream that nobody answers.
+    /// Transactions: round trips, or the connections of a stream that is not answered.
     pub(super) fn transactions(&self) -> u64 {
         self.round_trips.max(self.connections).max(1)
     }

@@ -2,7 +2,7 @@
 //! of RoCEv2.
 //!
 //! What else is in it is passed over, and so is a packet that does not make sense: a capture may
-//! begin and end anywhere, and whoever recorded it may have kept only the first bytes of each packet.
+//! begin and end anywhere, and the recorder may have kept only the first bytes of each packet.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -12,7 +12,7 @@ use sidestep_wire::tcp_option::{Identity, question};
 use super::check::Check;
 use crate::config::Configuration;
 
-/// Two things are needed: somebody who tells which connection is which, and a socket at which to ask
+/// Two things are needed: an agent that tells which connection is which, and a socket at which to ask
 /// for its other end. Within one namespace neither is.
 pub(super) fn check() -> Check {
     const NAME: &str = "agent";

@@ -180,7 +180,7 @@ fn netns_cookie() -> io::Result<u64> {
     check(result).map(|_| cookie)
 }
 
-/// Can memory be shared as a file whose size nobody can change afterwards?
+/// Can memory be shared as a file whose size cannot be changed afterwards?
 fn memfd() -> Check {
     const NAME: &str = "memfd";
     match sealed_memfd() {
@@ -197,7 +197,7 @@ fn sealed_memfd() -> io::Result<()> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is a C string.
     let fd = check(unsafe { libc::memfd_create(c"sidestep-doctor".as_ptr(), flags) })?;
-    // SAFETY: the descriptor is new and nobody else owns it.
+    // SAFETY: the descriptor is new and owned here alone.
     let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
     file.set_len(4096)?;
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -292,7 +292,7 @@ fn eventfd() -> Check {
 fn eventfd_round_trip() -> io::Result<()> {
     // SAFETY: eventfd takes two integers.
     let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-    // SAFETY: the descriptor is new and nobody else owns it.
+    // SAFETY: the descriptor is new and owned here alone.
     let mut file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
     file.write_all(&1u64.to_ne_bytes())?;
     let mut count = [0; 8];

@@ -86,7 +86,7 @@ pub(super) fn of(reason: Reason, role: Role) -> Advice {
         Reason::Peer(PeerCannot::PeerNotSmc) => advice(
             match role {
                 Role::Client => "looked for the marker of a listener under Sidestep: none",
-                Role::Server => "said hello at the name of the connection: nobody was there",
+                Role::Server => "said hello at the name of the connection: no client had bound it",
             },
             Peer,
             Rule::None,
@@ -379,7 +379,7 @@ pub(super) fn of(reason: Reason, role: Role) -> Advice {
             ),
         ),
         Reason::Lack(Lack::AgentAway) => advice(
-            "called the agent at its socket: nobody was there",
+            "called the agent at its socket: no agent was there",
             This,
             Rule::Settings(&["smc.agent_socket"]),
             Some(
@@ -388,7 +388,7 @@ pub(super) fn of(reason: Reason, role: Role) -> Advice {
             ),
         ),
         Reason::Peer(PeerCannot::PetitionUnanswered) => advice(
-            "asked the agent who holds the other end: nobody has asked for us",
+            "asked the agent which process holds the other end: none has asked for us",
             Peer,
             Rule::Given("both ends must be on this host, and reach the same agent"),
             Some(

@@ -1,4 +1,4 @@
-//! The generator in a world of the tests' own: its clock moves when somebody waits.
+//! The generator in a world of the tests' own: its clock moves when a thread waits.
 
 use super::*;
 use crate::control::{Address, Role, Usage};

@@ -30,7 +30,7 @@ pub(super) struct Petitioner {
     pub(super) gid: u32,
 }
 
-/// Somebody who waits for the other end.
+/// A process that waits for the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Waiting {
     pub(super) petitioner: Petitioner,

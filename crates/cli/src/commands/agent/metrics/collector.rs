@@ -1,4 +1,4 @@
-//! Looks at the programs of the host when somebody asks, and remembers what they have had.
+//! Looks at the programs of the host when a client asks, and remembers what they have had.
 
 use std::io;
 use std::rc::Rc;

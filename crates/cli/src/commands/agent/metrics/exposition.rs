@@ -27,7 +27,7 @@ pub(super) fn gauges(snapshot: &Snapshot, ledger: &Ledger, took: Duration) -> Ve
     for program in &snapshot.programs {
         let Some(name) = ledger.name_of(program.state) else { continue };
         gauges.add(&PROGRAMS, &[("program", name)], 1.0);
-        // A mode that nobody has at the moment is 0, and not absent.
+        // A mode that no connection has at the moment is 0, and not absent.
         for mode in [Mode::Tcp, Mode::Negotiating, Mode::SmcD, Mode::Lingering].map(word) {
             gauges.add(&OPEN, &[("program", name), ("mode", mode)], 0.0);
         }

@@ -92,7 +92,7 @@ impl Account {
     }
 }
 
-/// Names that are told apart. Whoever may start programs may call them what he likes, and each
+/// Names that are told apart. A user may call programs anything, and each
 /// name costs Prometheus some hundred time series for as long as the agent runs.
 const NAMES_MAX: usize = 64;
 

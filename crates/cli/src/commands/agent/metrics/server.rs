@@ -1,8 +1,8 @@
 //! Who asks, and what he gets: HTTP for one path, in one thread.
 //!
-//! Anybody on the host may connect to a loopback address, so nobody who does is trusted with
+//! Every user of the host may connect to a loopback address, so no client is trusted with
 //! more than a moment: a connection has one answer and so many seconds, and there are only so
-//! many at a time. The one that came first makes room for the next, so whoever leaves
+//! many at a time. The one that came first makes room for the next, so a client that leaves
 //! connections lying does not keep others out for longer than he goes on opening new ones.
 
 use std::cell::RefCell;
@@ -34,7 +34,7 @@ use super::super::socket_file::{NoSocket, SocketFile, make_room};
 use super::collector::Collector;
 use crate::metrics_address::MetricsAddress;
 
-/// Why nobody can ask.
+/// Why no client can ask.
 #[derive(Debug, Error)]
 pub(in crate::commands::agent) enum ListenError {
     #[error(
@@ -61,11 +61,11 @@ enum Socket {
 }
 
 impl Listener {
-    /// Takes the address, if nobody else has it.
+    /// Takes the address, if no other program has it.
     ///
     /// # Errors
     ///
-    /// Somebody has it, or the system refuses it.
+    /// Another program has it, or the system refuses it.
     pub(in crate::commands::agent) fn bind(address: &MetricsAddress) -> Result<Self, ListenError> {
         let (socket, path) = match address {
             MetricsAddress::Tcp(address) => {
@@ -217,7 +217,7 @@ fn answer<B>(request: &Request<B>, collector: &mut Collector) -> Response<Full<B
     }
 }
 
-/// Connections at a time. A Prometheus, its twin and somebody with curl are three.
+/// Connections at a time. A Prometheus, its twin and an operator with curl are three.
 const CLIENTS_MAX: usize = 16;
 
 /// For the whole of a connection: Prometheus itself waits for 10 s.
@@ -229,7 +229,7 @@ const REQUEST_MAX: usize = 8192;
 /// Before the next try when no connection can be accepted, for lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Without a connection for so long nobody reads, and no memory is kept for him. Intervals
+/// Without a connection for so long there is no reader, and no memory is kept for one. Intervals
 /// of scraping are minutes at most.
 const IDLE: Duration = Duration::from_secs(600);
 

@@ -46,7 +46,7 @@ impl Exchanges {
             return None;
         }
         let Some(at) = peers.iter().position(|(asked, _)| *asked == name) else {
-            return Some(format!("answers a {name} that nobody sent (RFC 7609 §A.3)"));
+            return Some(format!("answers a {name} that was not sent (RFC 7609 §A.3)"));
         };
         let (_, asked) = peers.remove(at);
         (asked != data).then(|| "repeats other user data than the request (RFC 7609 §A.3.8)".into())

@@ -1,7 +1,7 @@
 //! What connections say and do by RDMA: WRITEs into receive buffers, and CDC messages about them.
 //!
 //! A WRITE names a key and an address, a CDC message a token. The CLC messages announced them, so
-//! both lead to a connection: the token is in the message of whoever receives, and so is the buffer.
+//! both lead to a connection: the token is in the receiver's message, and so is the buffer.
 //! Of each side a [`Voice`] remembers what it said last, and a CDC message is judged by it: what a
 //! cursor gained must have been written, and must have had room.
 
@@ -171,7 +171,7 @@ fn check_states(last: Option<&CdcMessage>, message: &CdcMessage, broken: &mut Ve
 
 /// Bytes from one cursor to another; less than 0 if it goes back.
 fn gain(from: Cursor, to: Cursor, size: u64) -> i64 {
-    // Nobody is half of all laps ahead: that is a lap back.
+    // No end is half of all laps ahead: that is a lap back.
     let laps = i64::from(to.wrap.wrapping_sub(from.wrap).cast_signed());
     let size = i64::try_from(size).unwrap_or(i64::MAX >> 16);
     laps * size + i64::from(to.count) - i64::from(from.count)
