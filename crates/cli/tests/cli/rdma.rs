@@ -211,7 +211,7 @@ fn each_rule_that_is_broken_is_told() {
         (
             "an answer without a question, so the real answer has none, either",
             capture().change(55, |packet| packet[SEND + 3] |= 0x80),
-            &["answers a DELETE RKEY that nobody sent", "answers a DELETE RKEY that nobody sent"],
+            &["answers a DELETE RKEY that was not sent", "answers a DELETE RKEY that nobody sent"],
         ),
         (
             "another version",
@@ -221,7 +221,7 @@ fn each_rule_that_is_broken_is_told() {
         (
             "an LLC message of another length",
             capture().change(55, put(SEND + 1, 45)),
-            &["LLC length", "answers a DELETE RKEY that nobody sent"],
+            &["LLC length", "answers a DELETE RKEY that was not sent"],
         ),
         (
             "a link that was set up with another queue pair",
