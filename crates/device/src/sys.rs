@@ -1555,6 +1555,19 @@ pub fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// Nanoseconds of a time, as far as the kernel's clock counts (`ktime_t`): 292 years. [`now_ns`] and as many more
+/// are a number still.
+#[must_use]
+pub fn nanoseconds(time: Duration) -> u64 {
+    time.as_nanos().min(i64::MAX as u128) as u64
+}
+
+/// When so much time has passed from now on, by [`now_ns`].
+#[must_use]
+pub fn deadline(time: Duration) -> u64 {
+    now_ns() + nanoseconds(time)
+}
+
 /// Monotonic time of the kernel's last tick: four milliseconds old at most, and a
 /// fraction of the price of [`now_ns`].
 fn coarse() -> libc::timespec {
@@ -1901,6 +1914,15 @@ mod tests {
     fn write_line(fd: i32) -> Result {
         let line = [b'.'; 100];
         write_unnoticed(fd, &line)
+    }
+
+    #[test]
+    fn a_time_that_no_clock_counts_ends_later_than_any_other() {
+        let years = |n: u64| Duration::from_secs(n * 365 * 24 * 60 * 60);
+        assert_eq!(nanoseconds(Duration::from_nanos(i64::MAX as u64 - 1)), i64::MAX as u64 - 1);
+        for time in [years(293), Duration::from_secs(1 << 55), Duration::MAX] {
+            assert!(deadline(years(292)) <= deadline(time), "{time:?}");
+        }
     }
 
     #[test]

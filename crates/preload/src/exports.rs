@@ -202,7 +202,7 @@ export! {
             // SAFETY: passed on.
             return unsafe { real::recvmmsg(fd, list, count, flags, time) };
         }
-        let deadline = limit.map(|t| sys::now_ns() + duration(&t).as_nanos() as u64);
+        let deadline = limit.map(|t| sys::deadline(duration(&t)));
         let count = count.min(MESSAGES_MAX);
         let mut flags = flags;
         for i in 0..count as usize {

@@ -4,6 +4,7 @@ use crate::connection::{sleeper, urgent, words};
 use crate::table::end::End;
 use crate::table::file::File;
 use core::sync::atomic::Ordering;
+use core::time::Duration;
 use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys;
 
@@ -12,10 +13,12 @@ pub(crate) fn send_deadline(file: File<'_>) -> Option<u64> {
     time_out(file, libc::SO_SNDTIMEO).map(|ns| sys::now_ns() + ns)
 }
 
-/// `SO_SNDTIMEO` or `SO_RCVTIMEO` in nanoseconds.
+/// `SO_SNDTIMEO` or `SO_RCVTIMEO` in nanoseconds, as far as the clock counts them ([`sys::nanoseconds`]): the kernel
+/// keeps seconds for a million times longer.
 pub(super) fn time_out(file: File<'_>, name: i32) -> Option<u64> {
     let time: libc::timeval = file.option(libc::SOL_SOCKET, name).ok()?;
-    let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
+    let seconds = Duration::from_secs(time.tv_sec.max(0) as u64);
+    let ns = sys::nanoseconds(seconds + Duration::from_micros(time.tv_usec.max(0) as u64));
     (ns != 0).then_some(ns)
 }
 

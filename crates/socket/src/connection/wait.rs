@@ -222,7 +222,7 @@ pub(crate) fn nap_in_poll(
     // Another thread that reads here may be asleep: then the kernel's poll it is.
     let Some(_sleeper) = Sleeper::become_it(end.slot) else { return Ok(false) };
     count(&end.slot.counters.parks, 1);
-    nap(end, limit.map(|time| time.as_nanos() as u64), true, &ready)
+    nap(end, limit.map(sys::nanoseconds), true, &ready)
 }
 
 /// The sleeper sleeps on the futex in the peer's producer cursor, for `limit` nanoseconds at most and never

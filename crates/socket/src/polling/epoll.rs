@@ -519,7 +519,7 @@ pub fn wait(
     timeout: Option<Duration>,
     sigmask: SignalMask,
 ) -> Result<usize, Errno> {
-    let deadline = timeout.map(|time| sys::now_ns().saturating_add(time.as_nanos() as u64));
+    let deadline = timeout.map(sys::deadline);
     let waiter = Waiter { set, file: File::of_set(&set.handle, epfd), sigmask };
     loop {
         set.look_around();

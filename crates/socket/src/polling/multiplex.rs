@@ -84,7 +84,7 @@ pub fn poll(
     timeout: Option<Duration>,
     sigmask: SignalMask,
 ) -> Result<usize, Errno> {
-    let deadline = timeout.map(|time| sys::now_ns().saturating_add(time.as_nanos() as u64));
+    let deadline = timeout.map(sys::deadline);
     loop {
         let ours = look(entries);
         let busy = if timeout == Some(Duration::ZERO) { None } else { first_busy(entries) };

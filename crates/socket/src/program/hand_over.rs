@@ -106,7 +106,7 @@ pub(super) fn conclude(fd: i32) {
     let Some(sock) = descriptors::object(fd).filter(|sock| sock.phase() == Phase::Offered) else {
         return;
     };
-    let end = sys::now_ns() + HANDSHAKE_PATIENCE.as_nanos() as u64;
+    let end = sys::deadline(HANDSHAKE_PATIENCE);
     settle(sock.sock(), fd);
     while sock.phase() == Phase::Offered
         && !loan::is_borrowed_memory()

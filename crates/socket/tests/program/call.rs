@@ -178,6 +178,11 @@ pub(crate) fn splice_out(fd: i32, pipe: i32, len: usize) -> Returned {
     Returned::number(value)
 }
 
+/// A time-out as the older calls of the kernel take it: 24 days at most.
+fn milliseconds(timeout: Duration) -> i32 {
+    timeout.as_millis().try_into().unwrap_or(i32::MAX)
+}
+
 /// `poll` of one descriptor: what is returned in `revents`.
 pub(crate) fn poll(fd: i32, events: i16, timeout: Duration) -> Returned {
     let mut entry = [libc::pollfd { fd, events, revents: 0 }];
@@ -186,7 +191,7 @@ pub(crate) fn poll(fd: i32, events: i16, timeout: Duration) -> Returned {
         ours(multiplex::poll(&mut entry, Some(timeout), SignalMask::NONE))
     } else {
         // SAFETY: one entry.
-        plain(unsafe { libc::poll(at, 1, timeout.as_millis() as i32) } as isize)
+        plain(unsafe { libc::poll(at, 1, milliseconds(timeout)) } as isize)
     };
     assert_eq!(count, i64::from(entry[0].revents != 0), "the count is that of the entries");
     Returned::number(entry[0].revents.into())
@@ -231,8 +236,7 @@ pub(crate) fn wait(epfd: i32, max: usize, timeout: Duration) -> Result<Vec<(u64,
     let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; max];
     let (at, max) = (events.as_mut_ptr(), max as i32);
     // SAFETY: room for so many events.
-    let call =
-        || plain(unsafe { libc::epoll_wait(epfd, at, max, timeout.as_millis() as i32) } as isize);
+    let call = || plain(unsafe { libc::epoll_wait(epfd, at, max, milliseconds(timeout)) } as isize);
     let in_use = set::set_in_use(epfd);
     let count = match in_use.as_ref().map(set::SetUse::set) {
         None => call(),

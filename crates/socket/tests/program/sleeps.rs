@@ -101,11 +101,32 @@ fn told(program: &mut Program, sleep: Sleep, wake: &[Operation]) -> Vec<Returned
             let _ = call::wait(set, 4, Duration::ZERO);
         }
     }
-    let (tid, begin) = (AtomicU32::new(0), Instant::now());
-    let told = thread::scope(|scope| {
+    let begin = Instant::now();
+    let told = asleep(
+        || sleep.play(fd, set),
+        |has_woken| {
+            for Operation { side, call, .. } in wake {
+                program.play(*side, call, 0);
+                // Of what is on its way a reader takes one part after the other.
+                while matches!(call, Call::Receive { .. }) && !has_woken() {
+                    program.play(*side, call, 0);
+                    thread::yield_now();
+                }
+            }
+        },
+    );
+    assert!(begin.elapsed() < HANG, "nobody has woken {sleep:?}: {wake:?}");
+    call::close(set);
+    told
+}
+
+/// What a call of another thread returns. `wake` is called when that thread sleeps, or its call is over.
+fn asleep<T: Send>(call: impl FnOnce() -> T + Send, wake: impl FnOnce(&dyn Fn() -> bool)) -> T {
+    let tid = AtomicU32::new(0);
+    thread::scope(|scope| {
         let sleeper = scope.spawn(|| {
             tid.store(sys::tid(), Ordering::Relaxed);
-            sleep.play(fd, set)
+            call()
         });
         let is_asleep = || match tid.load(Ordering::Relaxed) {
             0 => false,
@@ -114,19 +135,9 @@ fn told(program: &mut Program, sleep: Sleep, wake: &[Operation]) -> Vec<Returned
         while !is_asleep() && !sleeper.is_finished() {
             thread::yield_now();
         }
-        for Operation { side, call, .. } in wake {
-            program.play(*side, call, 0);
-            // Of what is on its way a reader takes one part after the other.
-            while matches!(call, Call::Receive { .. }) && !sleeper.is_finished() {
-                program.play(*side, call, 0);
-                thread::yield_now();
-            }
-        }
+        wake(&|| sleeper.is_finished());
         sleeper.join().expect("a call")
-    });
-    assert!(begin.elapsed() < HANG, "nobody has woken {sleep:?}: {wake:?}");
-    call::close(set);
-    told
+    })
 }
 
 const SLEEPER: usize = 0;
@@ -263,4 +274,43 @@ fn a_sleeping_writer_is_woken_by_room_and_by_ends() {
     let resets = vec![by(PEER, Call::Linger(true)), by(PEER, Call::Close)];
     let shuts = vec![by(SLEEPER, Call::Shutdown(libc::SHUT_WR))];
     assert_same(&WRITERS, &[reads, resets, shuts], |path| full(path.begin(&stage)));
+}
+
+/// Seconds, of which the kernel keeps so many as `SO_RCVTIMEO`. In nanoseconds, and in a word of 64 bits that goes
+/// around, they are four microseconds.
+const BEYOND_S: i64 = 1_759_579_576_958_933;
+
+/// The same for calls, which take more: nothing.
+const BEYOND: Duration = Duration::from_secs(1 << 55);
+
+#[test]
+fn a_time_out_that_no_clock_counts_does_not_end_a_sleep() {
+    let stage = Stage::enter();
+    let time_out = [BEYOND_S as i32, (BEYOND_S >> 32) as i32, 0, 0];
+    for path in PATHS {
+        let program = path.begin(&stage);
+        let [fd, peer] = [SLEEPER, PEER].map(|side| program.pair.fd(side).expect("open"));
+        let set = call::new_set(program.pair.is_known);
+        let events = libc::EPOLLIN as u32;
+        assert_eq!(call::control(set, libc::EPOLL_CTL_ADD, fd, events, 1).value, 0);
+        for name in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+            assert_eq!(call::set_option(fd, libc::SOL_SOCKET, name, &time_out).value, 0);
+        }
+        let sleeps: [&(dyn Fn() -> i64 + Sync); 4] = [
+            &|| call::receive(fd, LEN, &[], 0).value,
+            &|| call::receive(fd, 2 * LEN, &[], libc::MSG_WAITALL).value.min(LEN as i64),
+            &|| call::poll(fd, libc::POLLIN, BEYOND).value * LEN as i64,
+            &|| call::wait(set, 4, BEYOND).expect("no error").len() as i64 * LEN as i64,
+        ];
+        for (at, sleep) in sleeps.iter().enumerate() {
+            let send = |_: &dyn Fn() -> bool| {
+                for _ in 0..2 {
+                    assert_eq!(call::send(peer, &[0; LEN], &[], 0).value, LEN as i64);
+                }
+            };
+            assert_eq!(asleep(sleep, send), LEN as i64, "sleep {at} on {path:?}");
+            while call::receive(fd, LEN, &[], libc::MSG_DONTWAIT).value > 0 {}
+        }
+        call::close(set);
+    }
 }
