@@ -64,6 +64,8 @@ mod closing;
 pub mod errno;
 mod hearing;
 #[cfg(test)]
+mod orders;
+#[cfg(test)]
 mod table;
 mod telling;
 mod words;

@@ -566,3 +566,93 @@ fn every_event_has_an_answer_whatever_the_words_say() {
         runner.happens(Event::Shuts(What::Both), &end);
     });
 }
+
+/// Each word that a side may still write, written.
+fn one_word_more(seen: Seen) -> impl Iterator<Item = Seen> {
+    let own: [fn(&mut Own) -> &mut bool; 5] = [
+        |own| &mut own.read_shut,
+        |own| &mut own.write_shut,
+        |own| &mut own.input_ended,
+        |own| &mut own.peer_gone,
+        |own| &mut own.peer_refuses,
+    ];
+    let peer: [fn(&mut Said) -> &mut bool; 7] = [
+        |peer| &mut peer.done,
+        |peer| &mut peer.fin_by_tcp,
+        |peer| &mut peer.abort,
+        |peer| &mut peer.linger_zero,
+        |peer| &mut peer.refuses,
+        |peer| &mut peer.read_all,
+        |peer| &mut peer.closed,
+    ];
+    let with = move |change: &dyn Fn(&mut Seen)| {
+        let mut more = seen;
+        change(&mut more);
+        more
+    };
+    let by_own = own.into_iter().map(move |word| with(&|seen| *word(&mut seen.own) = true));
+    by_own.chain(peer.into_iter().map(move |word| with(&|seen| *word(&mut seen.peer) = true)))
+}
+
+/// A reset that no thread has noticed can turn out to be one behind the FIN of a peer whose direction goes by TCP. Then the
+/// end of its bytes is still to come; ours are over in any case.
+#[test]
+fn no_word_of_either_side_opens_an_end_that_is_closed() {
+    all_words(|seen| {
+        let state = State::of(&seen);
+        for after in one_word_more(seen).map(|more| State::of(&more)) {
+            let is_closed = match state {
+                State::Broken => after.is_closed() || after == State::OutputShut,
+                _ => !state.is_closed() || after.is_closed(),
+            };
+            assert!(is_closed, "{seen:?}: {state:?}, then {after:?}");
+        }
+    });
+}
+
+fn told(call: Call, end: &Scripted) -> Told {
+    let mut telling = Telling::begin(call);
+    for _ in 0..STEPS_MAX {
+        match telling {
+            Telling::Answers(told) => return told,
+            _ => telling = telling.step(end, end),
+        }
+    }
+    panic!("{call:?} is not told: {telling:?}")
+}
+
+/// Whatever a peer has written, and whatever the kernel says: bytes that the next receive finds come before any end and
+/// any error, which stays for a later call; and no call is told what Linux does not tell it.
+#[test]
+fn a_call_is_told_what_such_a_call_is_told_by_linux_and_bytes_come_first() {
+    const ERRORS: [i32; 4] = [0, ECONNRESET, EPIPE, ETIMEDOUT];
+    let is_error = |errno: i32| errno != 0 && ERRORS.contains(&errno);
+    all_words(|seen| {
+        for error in ERRORS {
+            let tells = |call| {
+                let end = scripted(seen, error, [true; 4]);
+                (told(call, &end), end.look().own.reset)
+            };
+            let (receive, reset) = tells(Call::Receives);
+            let is_of_receive = match receive {
+                Told::Nothing | Told::End => true,
+                Told::Errno(errno) => is_error(errno) && errno != EPIPE,
+                _ => false,
+            };
+            assert!(is_of_receive, "{seen:?}, {error}: {receive:?}");
+            if seen.unread && seen.is_next {
+                let is_kept = reset != Reset::Told || seen.own.reset == Reset::Told;
+                assert!(receive == Told::Nothing && is_kept, "{seen:?}, {error}: {receive:?}");
+            }
+            for len in [0, usize::MAX] {
+                let (send, _) = tells(Call::Sends { len });
+                let is_of_send = match send {
+                    Told::Sent(sent) => sent == len,
+                    Told::Errno(errno) => is_error(errno),
+                    other => other == Told::NotOver,
+                };
+                assert!(is_of_send, "{seen:?}, {error}: {send:?}");
+            }
+        }
+    });
+}

@@ -3,7 +3,7 @@
 use super::errno::{ECONNRESET, EPIPE};
 
 /// The reset of an end: one word, of which all processes of the end have their answers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Reset {
     /// There was none.
     #[default]
@@ -68,7 +68,7 @@ impl Reset {
 }
 
 /// What this end has written down for its processes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Own {
     /// The program has shut down receiving.
     pub read_shut: bool,
@@ -87,7 +87,7 @@ pub struct Own {
 }
 
 /// What the peer's record says. The peer may have written anything there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Said {
     /// It sends no more, and the last byte is in the ring.
     pub done: bool,
