@@ -9,6 +9,7 @@
 //! The same seed plays the same world. `cargo xtask sim cut-over --seeds first..last` plays other seeds.
 
 mod threads;
+mod wishes;
 mod world;
 #[path = "../worlds/mod.rs"]
 mod worlds;
