@@ -197,6 +197,7 @@ mod tests {
     use crate::process::home::{self, Home};
     use sidestep_device::channel::SLOTS;
     use sidestep_device::copy::Manner;
+    use std::sync::Barrier;
 
     /// The group of this process with itself: one test at a time has it.
     fn own_group(process: &'static Home) -> &'static Group {
@@ -247,5 +248,70 @@ mod tests {
         }
         assert_eq!(name(allowed), Ok(()));
         (SLOTS - 2..SLOTS).for_each(|index| group.forget_connection(index));
+    }
+
+    const THREADS: usize = 4;
+    /// Of so many, some meet on two CPUs.
+    const ROUNDS: usize = 500_000;
+
+    #[test]
+    fn rings_that_threads_take_and_give_at_once_never_overlap() {
+        let _alone = alone();
+        let (process, rings) = (own_group(home::current().unwrap()).process, Rings::new());
+        let sizes = [32 << 10, 64 << 10, 256 << 10].map(|len| RmbeSize::from_bytes(len).unwrap());
+        let holders: Vec<AtomicUsize> = (0..PLACES).map(|_| AtomicUsize::new(0)).collect();
+        let together = Barrier::new(THREADS);
+        let lives = |thread: usize| {
+            together.wait();
+            for round in 0..ROUNDS {
+                let size = sizes[(thread + round) % sizes.len()];
+                let at = rings.take(process, size).unwrap();
+                let places = &holders[(at - RINGS_AT) / PLACE..][..memory_of(size) / PLACE];
+                for holder in places {
+                    assert_eq!(holder.swap(thread, Ordering::Relaxed), 0, "ring at {at}");
+                }
+                for holder in places {
+                    assert_eq!(holder.swap(0, Ordering::Relaxed), thread, "ring at {at}");
+                }
+                rings.give(word(at, size));
+            }
+        };
+        std::thread::scope(|scope| {
+            let lives = &lives;
+            (1..=THREADS).for_each(|thread| _ = scope.spawn(move || lives(thread)));
+        });
+        rings.give_all_back(process);
+    }
+
+    /// Threads for which a peer names one ring at the same time count it once, and one that is refused is not counted.
+    #[test]
+    fn what_a_peer_names_to_threads_at_once_is_counted_once() {
+        let _alone = alone();
+        let group = own_group(home::current().unwrap());
+        let rings = Rings::new();
+        const LENS: [usize; 3] = [32 << 10, 64 << 10, 512 << 10];
+        /// More than a peer may name, so that some of it is refused.
+        const SPAN: usize = 2 * NAMED_FIRST as usize;
+        let together = Barrier::new(THREADS);
+        let names = |thread: usize| {
+            together.wait();
+            for round in 0..ROUNDS {
+                let len = LENS[round % LENS.len()];
+                let at = (RINGS_AT + (round / 2 + thread) * 7 * PLACE % SPAN) as u64;
+                let ring = group.slab().ring(at, len as u32).unwrap();
+                let named = rings.admit(group.process, 1, at, &ring);
+                let breach = Err(Reason::PeerBroke(Field::RINGS_NAMED));
+                assert!([Ok(()), breach].contains(&named), "{named:?}");
+            }
+        };
+        std::thread::scope(|scope| {
+            let names = &names;
+            (0..THREADS).for_each(|thread| _ = scope.spawn(move || names(thread)));
+        });
+        let words = (0..PLACES).filter_map(|place| rings.places.get(place));
+        let named = words.filter(|word| word.load(Ordering::Relaxed) & NAMED != 0).count();
+        assert_eq!(rings.named.load(Ordering::Relaxed), (named * PLACE) as u64);
+        assert!(named * PLACE >= NAMED_FIRST as usize, "so much it may name");
+        rings.give_all_back(group.process);
     }
 }
