@@ -417,6 +417,7 @@ mod tests {
             mac: Mac([2, 0, 0, 0, 0, 1]),
             mtu: 1500,
             vlan: 0,
+            is_loopback: false,
             is_up: true,
             networks: networks.iter().map(|it| it.parse().unwrap()).collect(),
         }

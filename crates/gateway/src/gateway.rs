@@ -755,11 +755,27 @@ impl Gateway {
         self.plan_search(now);
     }
 
+    /// The interface of a connection: that of our address. A VIP of a distributor lies on the loopback
+    /// interface, which leads to no other host: then it is the one by which packets to the peer leave.
+    fn interface_of(&self, local: IpAddr, remote: IpAddr) -> Option<&Interface> {
+        let owner = self.interfaces.iter().find(|it| it.has(local));
+        if !owner.is_some_and(|it| it.is_loopback) {
+            return owner;
+        }
+        match interfaces::towards(local, remote) {
+            Ok(index) => self.interfaces.iter().find(|it| it.index == index),
+            Err(error) => {
+                log::debug!("no way is known from {local} to {remote}: {error}");
+                owner
+            }
+        }
+    }
+
     /// Where a connection goes. `None`: it is none any more.
     fn route(&self, connection: &TcpStream) -> Option<Route> {
         let local = connection.local_addr().ok()?.ip().to_canonical();
         let remote = connection.peer_addr().ok()?.ip().to_canonical();
-        let interface = self.interfaces.iter().find(|it| it.has(local));
+        let interface = self.interface_of(local, remote);
         Some(Route {
             local,
             remote,

@@ -6,11 +6,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use arrayvec::ArrayVec;
 use ipnet::IpNet;
-use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
     InfoData, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
+use netlink_packet_route::route::{RouteAttribute, RouteMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use sidestep_proto::rendezvous::hosts::NETWORKS_MAX;
@@ -34,6 +35,8 @@ pub(crate) struct Interface {
     pub(crate) mtu: u32,
     /// 0: none.
     pub(crate) vlan: u16,
+    /// Packets that leave by it come back by it.
+    pub(crate) is_loopback: bool,
     /// It is switched on, and there is something at the other end of its cable.
     pub(crate) is_up: bool,
     /// Its addresses, with their prefixes.
@@ -49,6 +52,7 @@ impl Interface {
             mac: Mac([0; 6]),
             mtu: 0,
             vlan: 0,
+            is_loopback: flags.contains(LinkFlags::Loopback),
             is_up: flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
             networks: Vec::new(),
         };
@@ -118,6 +122,33 @@ pub(crate) fn read() -> io::Result<Vec<Interface>> {
     Ok(interfaces)
 }
 
+/// The index of the interface by which packets from this address of ours to that of a peer leave, as the
+/// kernel's table of routes has it now.
+///
+/// # Errors
+///
+/// No way leads there, the two are of different families, or the kernel does not tell.
+pub(crate) fn towards(local: IpAddr, remote: IpAddr) -> io::Result<u32> {
+    let mut question = RouteMessage::default();
+    (question.header.address_family, question.header.destination_prefix_length) = match remote {
+        IpAddr::V4(_) => (AddressFamily::Inet, 32),
+        IpAddr::V6(_) => (AddressFamily::Inet6, 128),
+    };
+    question.header.source_prefix_length = question.header.destination_prefix_length;
+    let (to, from) = (remote.into(), local.into());
+    question.attributes = vec![RouteAttribute::Destination(to), RouteAttribute::Source(from)];
+    let mut interface = None;
+    netlink::ask(NETLINK_ROUTE, RouteNetlinkMessage::GetRoute(question), |answer| {
+        if let RouteNetlinkMessage::NewRoute(route) = answer {
+            interface = route.attributes.iter().find_map(|attribute| match attribute {
+                RouteAttribute::Oif(index) => Some(*index),
+                _ => None,
+            });
+        }
+    })?;
+    interface.ok_or_else(|| io::ErrorKind::NetworkUnreachable.into())
+}
+
 fn network(message: &AddressMessage) -> Option<IpNet> {
     // On a line between two points, the address is the peer's, and the local one is told beside it.
     let local = |it: &AddressAttribute| match it {
@@ -166,8 +197,17 @@ mod tests {
         let interfaces = read().unwrap();
         let loopback = interfaces.iter().find(|it| it.name == "lo").expect("there always is one");
         assert_eq!((loopback.mac, loopback.vlan), (Mac([0; 6]), 0));
-        assert!(loopback.mtu > 1500);
+        assert!(loopback.is_loopback && loopback.mtu > 1500);
         assert!(loopback.has([127, 0, 0, 1].into()));
+    }
+
+    #[test]
+    fn packets_to_an_address_of_our_own_leave_by_the_loopback_interface() {
+        let interfaces = read().unwrap();
+        let loopback = interfaces.iter().find(|it| it.is_loopback).unwrap();
+        let here = IpAddr::from([127, 0, 0, 1]);
+        assert_eq!(towards(here, IpAddr::from([127, 0, 0, 2])).unwrap(), loopback.index);
+        assert!(towards(here, "::1".parse().unwrap()).is_err());
     }
 
     #[test]
@@ -176,7 +216,8 @@ mod tests {
         let mut networks: Vec<IpNet> = (0..20).map(|host| text(host).parse().unwrap()).collect();
         networks.insert(0, "fd00::1/64".parse().unwrap());
         let (index, name, mac, mtu) = (7, "eth0".to_owned(), Mac([2; 6]), 1500);
-        let interface = Interface { index, name, mac, mtu, vlan: 0, is_up: true, networks };
+        let (is_loopback, is_up) = (false, true);
+        let interface = Interface { index, name, mac, mtu, vlan: 0, is_loopback, is_up, networks };
         let around = |address: &str| {
             let networks = interface.networks_around(address.parse().unwrap());
             networks.iter().map(IpNet::to_string).collect::<Vec<_>>()

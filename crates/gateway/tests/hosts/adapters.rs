@@ -43,6 +43,36 @@ fn without_names_only_devices_are_used() {
     assert_eq!(lesson(&scene, CLIENT, server).map(|it| it.cause), Some(Cause::NoAdapter));
 }
 
+/// A server behind a distributor has its address on `lo`: the adapter is that of the interface by which the
+/// client is reached. Its GID is its own, whether clients take the address for one of their link or not.
+#[test]
+fn an_address_on_lo_is_served_by_the_adapter_that_leads_to_the_client() {
+    let Some(mut scene) = Scene::without_gateways(2) else { return };
+    for host in [CLIENT, SERVER] {
+        scene.start(host, &[0, 1].map(|cable| format!("soft:{}", address(host, cable))));
+    }
+    let vips = [[10, 93, 0, 100], [10, 99, 0, 100]].map(IpAddr::from);
+    let via = address(SERVER, 0).to_string();
+    for vip in vips.map(|vip| format!("{vip}/32")) {
+        assert!(scene.ip(SERVER, &["address", "add", &vip, "dev", "lo"]));
+        assert!(scene.ip(CLIENT, &["route", "add", &vip, "via", &via]));
+    }
+    for vip in vips {
+        let ends = scene.hand_over(scene.connection_to(vip));
+        scene.expect(&ends, Mode::SmcR);
+        send(&ends[0].h, 1, 100_000);
+        receive(&ends[1].h, 1, 100_000);
+    }
+    let gids = [CLIENT, SERVER].map(|host| format!("::ffff:{}", address(host, 0)));
+    for host in [CLIENT, SERVER] {
+        let links = scene.status(host).links;
+        assert!(!links.is_empty());
+        for link in links {
+            assert_eq!((&link.gid, link.peer_gid.as_ref()), (&gids[host], Some(&gids[1 - host])));
+        }
+    }
+}
+
 /// Where an interface is named that has no device, the gateway says how to ask for more.
 #[test]
 fn an_interface_without_a_device_is_told_and_waited_for() {

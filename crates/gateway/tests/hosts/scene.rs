@@ -242,6 +242,11 @@ impl Scene {
         self.connection_with(from, SERVER, address(SERVER, 0))
     }
 
+    /// The same, to an address of the server's that is none of a cable.
+    pub(crate) fn connection_to(&self, at: IpAddr) -> [TcpStream; 2] {
+        self.connection_with(address(CLIENT, 0), SERVER, at)
+    }
+
     /// A TCP connection of which the client's host has both ends.
     pub(crate) fn connection_within_client(&self) -> [TcpStream; 2] {
         let here = address(CLIENT, 0);
