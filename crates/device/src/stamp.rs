@@ -45,7 +45,7 @@ struct Versions {
 }
 
 #[used]
-static VERSIONS: Versions = Versions { mark: MARK, slab: 8, wake: 2, state: 16 };
+static VERSIONS: Versions = Versions { mark: MARK, slab: 8, wake: 2, state: 17 };
 
 impl Kind {
     const fn magic(self) -> u64 {

@@ -136,7 +136,7 @@ impl Holds {
 /// Servers that are remembered with which agreeing has failed.
 pub const FAILURES_MAX: usize = 16;
 
-/// A server with which agreeing has failed.
+/// A server with which agreeing has failed, also if it has succeeded since.
 #[derive(Shared)]
 #[repr(C)]
 pub struct Failure {
@@ -144,14 +144,16 @@ pub struct Failure {
     pub ip: [AtomicU64; 2],
     /// Instance of its process, 0 = not known.
     pub peer: [AtomicU64; 2],
-    /// Left alone until then, by `CLOCK_MONOTONIC`.
+    /// Left alone until then, by `CLOCK_MONOTONIC`; 0: it is not.
     pub until_ns: AtomicU64,
     /// Its port.
     pub port: AtomicU32,
-    /// Address family: 4 or 6.
+    /// Address family: 4 or 6; 0: the place is of no server.
     pub family: AtomicU32,
     /// Failures in a row, 0 = none.
     pub in_a_row: AtomicU32,
+    /// 1: agreeing has succeeded since the first failure.
+    pub has_succeeded: AtomicU32,
     /// `proto::fallback::Reason` as its word.
     pub reason: AtomicU64,
 }

@@ -6,8 +6,9 @@
 //! ([`sidestep_wire::lessons`]) of which they have a descriptor that only reads, so that looking costs
 //! them one system call and nobody has to answer.
 //!
-//! A server is left alone after a failure, or after [`SHORT_ONES`] short connections in a row, and each
-//! time that comes again for longer. In between so many may try.
+//! A server is left alone after a failure that costs time, after [`patience`] declined connections in a
+//! row, or after [`SHORT_ONES`] short ones, and each time that comes again for longer. In between so many may try. A
+//! server that declines does so at once, and may be one of several behind an address: the others are to go on.
 //!
 //! Each user has lessons of its own: nobody can keep another one's connections from SMC-R.
 
@@ -19,7 +20,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, Mode, SealFlags, fchmod, fcntl_add_seals, memfd_create};
-use sidestep_proto::autocache::pause;
+use sidestep_proto::autocache::{patience, pause};
 use sidestep_wire::lessons::{Cause, FILE_LEN, Lesson, PLACES, offset};
 
 /// So many short connections are in vain as much as one that fails.
@@ -62,6 +63,35 @@ impl Lessons {
         self.read_only.as_fd()
     }
 
+    /// The server has declined a connection of this user's. How long the server is left alone now, if it is.
+    pub(crate) fn note_decline(
+        &self,
+        server: SocketAddr,
+        user: u32,
+        now: Duration,
+    ) -> Option<Duration> {
+        let before = self.find(server, user).unwrap_or_else(|| nothing_about(server, user));
+        if before.until > now {
+            return Some(before.until - now);
+        }
+        let declined = before.declined.saturating_add(1);
+        if u32::from(declined) >= patience(before.has_accepted) {
+            return self.note(server, user, Cause::Failed, now);
+        }
+        self.write(&Lesson { declined, ..before });
+        None
+    }
+
+    /// The server has accepted a connection of this user's, which may take far longer to come to SMC-R than
+    /// others take to be declined by another server at that address. Of a server of which nothing is known that is noted at first
+    /// contact alone: each place that is taken may be another server's.
+    pub(crate) fn note_accept(&self, server: SocketAddr, user: u32, is_first_contact: bool) {
+        let before = self.find(server, user);
+        if let Some(before) = before.or(is_first_contact.then(|| nothing_about(server, user))) {
+            self.write(&Lesson { declined: 0, has_accepted: true, ..before });
+        }
+    }
+
     /// A connection of this user's to this server was in vain. How long the server is left alone now, if
     /// it is.
     pub(crate) fn note(
@@ -71,30 +101,33 @@ impl Lessons {
         cause: Cause,
         now: Duration,
     ) -> Option<Duration> {
-        let before = self.find(server, user);
+        let lesson = self.find(server, user).unwrap_or_else(|| nothing_about(server, user));
         // Connections that were begun together teach it once.
-        if let Some(lesson) = before.filter(|lesson| lesson.until > now) {
+        if lesson.until > now {
             return Some(lesson.until - now);
         }
-        let before = before.map_or(0, |lesson| lesson.in_vain).min(MOST);
-        let before = if before == MOST { MOST - SHORT_ONES } else { before };
-        let in_vain = match cause {
-            Cause::Failed => (before / SHORT_ONES + 1) * SHORT_ONES,
-            Cause::Short | Cause::Compared | Cause::NoGain | Cause::NoAdapter => before + 1,
+        let before = if lesson.in_vain >= MOST { MOST - SHORT_ONES } else { lesson.in_vain };
+        let (in_vain, declined) = match cause {
+            Cause::Failed => ((before / SHORT_ONES + 1) * SHORT_ONES, 0),
+            Cause::Short | Cause::Compared | Cause::NoGain | Cause::NoAdapter => {
+                (before + 1, lesson.declined)
+            }
         };
         let is_enough = in_vain.is_multiple_of(SHORT_ONES);
         let pause = is_enough.then(|| pause((in_vain / SHORT_ONES).into()));
-        let server = SocketAddr::new(server.ip().to_canonical(), server.port());
         let until = pause.map_or(Duration::ZERO, |pause| now + pause);
-        self.write(&Lesson { server, user, in_vain, cause, until });
+        self.write(&Lesson { in_vain, cause, until, declined, ..lesson });
         pause
     }
 
-    /// One has come to SMC-R: what has failed does not fail any more.
+    /// One has come to SMC-R: what has failed does not fail any more, or not always.
     pub(crate) fn note_success(&self, server: SocketAddr, user: u32) {
-        if self.find(server, user).is_some_and(|lesson| lesson.cause == Cause::Failed) {
-            self.forget(server, user);
-        }
+        let Some(lesson) = self.find(server, user) else { return };
+        let (in_vain, until) = match lesson.cause {
+            Cause::Failed => (0, Duration::ZERO),
+            _ => (lesson.in_vain, lesson.until),
+        };
+        self.write(&Lesson { in_vain, until, declined: 0, has_accepted: true, ..lesson });
     }
 
     /// Connections to this server go by TCP for so long, whatever they are like.
@@ -106,8 +139,8 @@ impl Lessons {
         pause: Duration,
         now: Duration,
     ) {
-        let server = SocketAddr::new(server.ip().to_canonical(), server.port());
-        self.write(&Lesson { server, user, in_vain: 1, cause, until: now + pause });
+        let lesson = nothing_about(server, user);
+        self.write(&Lesson { in_vain: 1, cause, until: now + pause, ..lesson });
     }
 
     /// Why a server is left alone, or was.
@@ -116,19 +149,20 @@ impl Lessons {
         self.find(server, user).map(|lesson| lesson.cause)
     }
 
-    /// One has been worth it, for its length. That says nothing of TCP.
+    /// One has been worth it, for its length. That says nothing of TCP, nor of what declines there.
     pub(crate) fn forget(&self, server: SocketAddr, user: u32) {
         let is_of_length = |lesson: &Lesson| matches!(lesson.cause, Cause::Failed | Cause::Short);
-        if self.find(server, user).as_ref().is_some_and(is_of_length) {
-            self.put(offset(server, user), &[0; Lesson::LEN]);
+        if let Some(lesson) = self.find(server, user).filter(is_of_length) {
+            self.write(&Lesson { in_vain: 0, until: Duration::ZERO, ..lesson });
         }
     }
 
     /// There is no adapter that is up: no server is to be asked, for so long.
     pub(crate) fn leave_all_out(&self, pause: Duration, now: Duration) {
         let server = SocketAddr::from(([0; 4], 1));
-        let (user, in_vain, cause, until) = (0, 1, Cause::NoAdapter, now + pause);
-        if let Ok(bytes) = (Lesson { server, user, in_vain, cause, until }).emit() {
+        let (in_vain, cause, until) = (1, Cause::NoAdapter, now + pause);
+        let lesson = Lesson { in_vain, cause, until, ..nothing_about(server, 0) };
+        if let Ok(bytes) = lesson.emit() {
             self.put(0, &bytes.repeat(PLACES));
         }
     }
@@ -159,6 +193,12 @@ impl Lessons {
     }
 }
 
+const fn nothing_about(server: SocketAddr, user: u32) -> Lesson {
+    let server = SocketAddr::new(server.ip().to_canonical(), server.port());
+    let (cause, until) = (Cause::Failed, Duration::ZERO);
+    Lesson { server, user, in_vain: 0, cause, until, declined: 0, has_accepted: false }
+}
+
 /// The clock by which libraries look.
 pub(crate) fn now() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -168,6 +208,8 @@ pub(crate) fn now() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
     use sidestep_proto::autocache::{FIRST, LONGEST};
     use std::io::ErrorKind;
 
@@ -209,6 +251,93 @@ mod tests {
         assert_eq!(pauses_of(21 * LONGEST), round(LONGEST));
         lessons.forget(server(), 7);
         assert_eq!(pauses_of(22 * LONGEST), round(FIRST));
+    }
+
+    #[test]
+    fn a_server_that_declines_is_left_alone_after_some_in_a_row() {
+        let lessons = Lessons::new().unwrap();
+        let decline = |now| lessons.note_decline(server(), 7, now);
+        let declines = |count: usize, now| (0..count).map(|_| decline(now)).collect::<Vec<_>>();
+        let run = |count: usize, pause| [vec![None; count - 1], vec![Some(pause)]].concat();
+        assert_eq!(declines(8, seconds(1000)), run(8, FIRST));
+        assert_eq!(decline(seconds(1010)), Some(FIRST - seconds(10)));
+        assert_eq!(declines(8, seconds(1030)), run(8, 2 * FIRST));
+        // Where some connections succeed, it takes more of them, and pauses begin anew.
+        lessons.note_success(server(), 7);
+        assert_eq!(declines(64, seconds(2000)), run(64, FIRST));
+        // What costs time is not tried as often.
+        lessons.note_success(server(), 7);
+        assert_eq!(lessons.note(server(), 7, Cause::Failed, seconds(3000)), Some(FIRST));
+    }
+
+    /// As of sixty that are begun together, some behind a first contact.
+    #[test]
+    fn declines_before_the_first_connection_has_moved_are_not_all_that_the_address_says() {
+        let lessons = Lessons::new().unwrap();
+        lessons.note_accept(server(), 8, false);
+        assert_eq!(lessons.find(server(), 8), None);
+        lessons.note_accept(server(), 7, true);
+        assert!((0..20).all(|_| lessons.note_decline(server(), 7, seconds(1000)).is_none()));
+        lessons.note_accept(server(), 7, false);
+        assert!((0..63).all(|_| lessons.note_decline(server(), 7, seconds(1000)).is_none()));
+        assert_eq!(lessons.note_decline(server(), 7, seconds(1000)), Some(FIRST));
+    }
+
+    #[test]
+    fn declines_between_short_ones_do_not_hide_them() {
+        let lessons = Lessons::new().unwrap();
+        let turn = || {
+            assert_eq!(lessons.note_decline(server(), 7, seconds(1000)), None);
+            lessons.note_success(server(), 7);
+            lessons.note(server(), 7, Cause::Short, seconds(1000))
+        };
+        let turns: Vec<_> = (0..SHORT_ONES).map(|_| turn()).collect();
+        assert_eq!(turns.last(), Some(&Some(FIRST)));
+        assert!(turns[..turns.len() - 1].iter().all(Option::is_none));
+    }
+
+    /// Three servers behind one address of which one declines: hardly a connection of the others' is kept
+    /// on TCP, at any rate of connections.
+    #[test]
+    fn one_of_three_that_declines_keeps_hardly_a_connection_from_the_others() {
+        const CONNECTIONS: u64 = 20_000;
+        for seed in 0..32 {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let lessons = Lessons::new().unwrap();
+            let interval = Duration::from_millis(rng.random_range(1..500));
+            let (mut others, mut moved) = (0, 0);
+            for turn in 0..CONNECTIONS {
+                let now = seconds(1000) + interval * u32::try_from(turn).unwrap();
+                let declines = rng.random_range(0..3) == 0;
+                others += u64::from(!declines);
+                if lessons.find(server(), 7).is_some_and(|lesson| lesson.until > now) {
+                    continue;
+                }
+                if declines {
+                    lessons.note_decline(server(), 7, now);
+                } else {
+                    lessons.note_success(server(), 7);
+                    moved += 1;
+                    // One that was long ends.
+                    lessons.forget(server(), 7);
+                }
+            }
+            assert!(moved * 100 >= others * 99, "seed {seed}: {moved} of {others}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_always_declines_is_hardly_asked() {
+        let lessons = Lessons::new().unwrap();
+        let (mut asked, day) = (0, 24 * 3600);
+        for now in (1000..1000 + day).map(seconds) {
+            if lessons.find(server(), 7).is_none_or(|lesson| lesson.until <= now) {
+                asked += 1;
+                lessons.note_decline(server(), 7, now);
+            }
+        }
+        // At first 6 pauses of an hour in all, then one in 20 minutes.
+        assert!(asked <= 8 * (6 + 3 * 24), "{asked} in a day");
     }
 
     #[test]

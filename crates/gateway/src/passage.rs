@@ -370,6 +370,9 @@ impl Passage {
                 self.asked(accepted, world);
             }
             Event::Connect(accept, terms) => {
+                if let Some(server) = self.server {
+                    world.lessons.note_accept(server, self.uid, accept.is_first_contact());
+                }
                 let request = self.request(terms);
                 let connected = request.and_then(|it| world.host.connect(&accept, it, world.now));
                 self.asked(connected, world);
@@ -450,6 +453,10 @@ impl Passage {
             Outcome::Agreed { .. } => lessons.note_success(server, self.uid),
             // Of a link group that has just ended: the next connection begins another one.
             Outcome::Tcp(fallback) if self.token.is_none() && has_passed(fallback) => {}
+            // At once, by the Proposal alone.
+            Outcome::Tcp(Fallback::Peers(_)) if self.token.is_none() => {
+                self.tell_pause(server, lessons.note_decline(server, self.uid, lessons::now()));
+            }
             _ => self.note_in_vain(server, Cause::Failed, lessons),
         }
     }
@@ -479,7 +486,11 @@ impl Passage {
     }
 
     fn note_in_vain(&self, server: SocketAddr, cause: Cause, lessons: &Lessons) {
-        if let Some(pause) = lessons.note(server, self.uid, cause, lessons::now()) {
+        self.tell_pause(server, lessons.note(server, self.uid, cause, lessons::now()));
+    }
+
+    fn tell_pause(&self, server: SocketAddr, pause: Option<Duration>) {
+        if let Some(pause) = pause {
             let (number, pause) = (self.number, pause.as_secs());
             log::info!("connection {number}: {server} is left alone for {pause} s");
         }

@@ -12,11 +12,13 @@
 //! |---|---|---|
 //! | IP address of the server; of IPv4 in the form `::ffff:a.b.c.d` | 0 | 16 |
 //! | its port, not 0 | 16 | 2 |
-//! | connections in vain, in a row, as the gateway counts them; not 0 | 18 | 2 |
+//! | connections in vain, in a row, as the gateway counts them | 18 | 2 |
 //! | the user of the program, as the gateway sees it | 20 | 4 |
 //! | until when the server is left alone: nanoseconds of the host's monotonic clock; 0: it is not | 24 | 8 |
 //! | why the last one was in vain, or is left out: 1 it has failed, 2 it was short, 3 SMC-R is compared with TCP, 4 it carries no more than TCP, 5 the gateway has no adapter, of every server and user, whatever stands before | 32 | 1 |
-//! | reserved | 33 | 3 |
+//! | connections that the server has declined, in a row | 33 | 1 |
+//! | 1: the server has accepted others | 34 | 1 |
+//! | reserved | 35 | 1 |
 //!
 //! All integers are big-endian. No reader waits for a writer: what is read may be half of one entry and
 //! half of another, and leads to no worse than TCP where SMC-R had been possible, or the reverse.
@@ -42,7 +44,9 @@ mod field {
     pub(super) const USER: Field<4> = Field::new("Lesson user", 20);
     pub(super) const UNTIL: Field<8> = Field::new("Lesson time", 24);
     pub(super) const CAUSE: Field<1> = Field::new("Lesson cause", 32);
-    pub(super) const RESERVED: Field<3> = Field::new("Lesson reserved", 33);
+    pub(super) const DECLINED: Field<1> = Field::new("Lesson declined", 33);
+    pub(super) const HAS_ACCEPTED: Field<1> = Field::new("Lesson accepted", 34);
+    pub(super) const RESERVED: Field<1> = Field::new("Lesson reserved", 35);
 }
 
 /// Why a connection was in vain.
@@ -67,12 +71,16 @@ pub struct Lesson {
     pub server: SocketAddr,
     /// Whose programs are to leave it alone.
     pub user: u32,
-    /// Connections in vain, in a row, from 1.
+    /// Connections in vain, in a row.
     pub in_vain: u16,
     /// Why the last one was.
     pub cause: Cause,
     /// The server is left alone until then, since the monotonic clock began. Zero: it is not.
     pub until: Duration,
+    /// Connections that the server has declined, in a row.
+    pub declined: u8,
+    /// It has accepted others.
+    pub has_accepted: bool,
 }
 
 impl Lesson {
@@ -83,13 +91,13 @@ impl Lesson {
     ///
     /// # Errors
     ///
-    /// [`Error::Truncated`] when it is cut off; [`Error::Invalid`] for a port or a count of 0, as in
-    /// a place where nothing is, and for a cause that there is not.
+    /// [`Error::Truncated`] when it is cut off; [`Error::Invalid`] for a port of 0, as in a place
+    /// where nothing is, and for a cause that there is not.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         let reader = Reader::new(bytes).section("Lesson", 0, Self::LEN)?;
-        let not_zero = |field: Field<2>| match reader.u16(field)? {
-            0 => Err(Error::Invalid { field: field.name, value: 0 }),
-            value => Ok(value),
+        let port = match reader.u16(field::PORT)? {
+            0 => return Err(Error::Invalid { field: field::PORT.name, value: 0 }),
+            port => port,
         };
         let cause = match reader.u8(field::CAUSE)? {
             1 => Cause::Failed,
@@ -104,11 +112,13 @@ impl Lesson {
         };
         let ip = Ipv6Addr::from(reader.bytes(field::ADDRESS)?).to_canonical();
         Ok(Self {
-            server: SocketAddr::new(ip, not_zero(field::PORT)?),
+            server: SocketAddr::new(ip, port),
             user: reader.u32(field::USER)?,
-            in_vain: not_zero(field::IN_VAIN)?,
+            in_vain: reader.u16(field::IN_VAIN)?,
             cause,
             until: Duration::from_nanos(reader.u64(field::UNTIL)?),
+            declined: reader.u8(field::DECLINED)?,
+            has_accepted: reader.u8(field::HAS_ACCEPTED)? == 1,
         })
     }
 
@@ -127,6 +137,8 @@ impl Lesson {
         writer.put(field::USER, self.user.to_be_bytes())?;
         writer.put(field::UNTIL, until.to_be_bytes())?;
         writer.put(field::CAUSE, [self.cause as u8])?;
+        writer.put(field::DECLINED, [self.declined])?;
+        writer.put(field::HAS_ACCEPTED, [u8::from(self.has_accepted)])?;
         Ok(out)
     }
 
@@ -161,7 +173,7 @@ fn octets(ip: IpAddr) -> [u8; 16] {
 }
 
 const _: () = assert!(field::UNTIL.at + 8 == field::CAUSE.at);
-const _: () = assert!(field::RESERVED.at + 3 == Lesson::LEN);
+const _: () = assert!(field::RESERVED.at + 1 == Lesson::LEN);
 
 #[cfg(test)]
 mod tests {
@@ -175,12 +187,15 @@ mod tests {
             in_vain: 3,
             cause: Cause::Short,
             until,
+            declined: 5,
+            has_accepted: true,
         }
     }
 
     #[test]
     fn places_read_as_they_are_written() {
-        let rest = b"\x1A\x0A\x00\x03\x00\x00\x03\xE8\x01\x02\x03\x04\x05\x06\x07\x08\x02\0\0\0";
+        let rest =
+            b"\x1A\x0A\x00\x03\x00\x00\x03\xE8\x01\x02\x03\x04\x05\x06\x07\x08\x02\x05\x01\0";
         for (server, address) in [
             ("10.0.0.1:6666", b"\0\0\0\0\0\0\0\0\0\0\xFF\xFF\x0A\0\0\x01"),
             ("[fd00::1]:6666", b"\xFD\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01"),
@@ -199,11 +214,9 @@ mod tests {
         for len in 0..whole.len() {
             assert!(matches!(Lesson::parse(&whole[..len]), Err(Error::Truncated { .. })));
         }
-        for (at, name) in [(16, "Lesson port"), (18, "Lesson count")] {
-            let mut bytes = whole;
-            bytes[at..at + 2].fill(0);
-            assert_eq!(Lesson::parse(&bytes).unwrap_err().field(), name);
-        }
+        let mut bytes = whole;
+        bytes[16..18].fill(0);
+        assert_eq!(Lesson::parse(&bytes).unwrap_err().field(), "Lesson port");
         let mut bytes = whole;
         bytes[32] = 6;
         assert_eq!(Lesson::parse(&bytes).unwrap_err().field(), "Lesson cause");

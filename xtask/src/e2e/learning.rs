@@ -39,17 +39,20 @@ pub(crate) fn autosmc(stage: &Stage<'_>) -> Result<String> {
     Ok("short connections were left alone, long ones moved again".to_owned())
 }
 
-/// A server that declines is left alone, until another process serves there.
+/// So many connections in a row that a server declines have it left alone.
+const PATIENCE: u32 = 8;
+
+/// A server that declines is left alone after some connections, until another process serves there.
 pub(crate) fn autocache(stage: &Stage<'_>) -> Result<String> {
     let port = launch::free_port()?;
     let stranger = serve(stage, port, "eid = \"OTHERS\"\n")?;
     let mut client = Client::start(stage, port, "eid = \"OURS\"\n")?;
-    client.talk("3 60")?;
+    client.talk(&format!("{} 60", PATIENCE + 2))?;
     let learned = client.totals()?;
     let left_alone = &learned["left_alone"][0];
     let reason = left_alone["reason"].as_str().unwrap_or_default();
     let is_why = reason.starts_with("the peer declined: 0x03030000 NOSMCDEV");
-    ensure!(is_why && left_alone["failures"] == 1, "{learned:#}");
+    ensure!(is_why && left_alone["failures"] == PATIENCE, "{learned:#}");
     let lately = "agreeing with this server has failed lately";
     let skipped = learned["reasons"].as_array().and_then(|reasons| {
         reasons.iter().find(|reason| reason["text"] == lately).map(|it| &it["connections"])

@@ -461,8 +461,10 @@ mod tests {
         let now = Duration::from_nanos(sys::now_ns());
         let [failed, short, over, impossible, others, never] =
             [1, 2, 3, 4, 5, 6].map(|host| SocketAddr::from(([10, 0, 0, host], 80)));
-        let lesson =
-            |server, user, cause, until| Lesson { server, user, in_vain: 16, cause, until };
+        let lesson = |server, user, cause, until| {
+            let (declined, has_accepted) = (0, false);
+            Lesson { server, user, in_vain: 16, cause, until, declined, has_accepted }
+        };
         let soon = now + Duration::from_secs(60);
         let learned = [
             lesson(failed, USER, Cause::Failed, soon),

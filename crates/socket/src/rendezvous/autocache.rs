@@ -11,7 +11,7 @@ use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use sidestep_device::state::Failure;
 use sidestep_device::sys::{self, Errno, UnixName};
-use sidestep_proto::autocache::{self, pause};
+use sidestep_proto::autocache::{self, pause_after};
 use sidestep_proto::fallback::Reason;
 use sidestep_wire::host_control::{Instance, mailbox_name};
 
@@ -45,10 +45,18 @@ pub(crate) fn note_failure(
     let _held = Held::enter(process.lock.get());
     let failures = &process.state.header().failures;
     // The one that is over, or was over first, gives way.
-    let oldest = failures.iter().min_by_key(|failure| failure.until_ns.load(Ordering::Relaxed));
+    let oldest = failures
+        .iter()
+        .min_by_key(|failure| (is_used(failure), failure.until_ns.load(Ordering::Relaxed)));
     let Some(failure) = find(process, server).or(oldest) else { return };
-    let is_same = is_about(failure, server);
-    let in_a_row = if is_same { failure.in_a_row.load(Ordering::Relaxed) } else { 0 } + 1;
+    if !is_about(failure, server) {
+        empty(failure);
+    }
+    // Connections that were begun together teach it once.
+    if failure.until_ns.load(Ordering::Relaxed) > now {
+        return;
+    }
+    let in_a_row = failure.in_a_row.load(Ordering::Relaxed).saturating_add(1);
     failure.until_ns.store(0, Ordering::Release);
     let (ip, family) = tcp::words(server.ip());
     failure.ip[0].store(ip[0], Ordering::Relaxed);
@@ -60,8 +68,11 @@ pub(crate) fn note_failure(
     let peer = peer.map_or([0; 2], |peer| tcp::halves(&peer.0));
     failure.peer[0].store(peer[0], Ordering::Relaxed);
     failure.peer[1].store(peer[1], Ordering::Relaxed);
-    // Release: a thread that sees the time sees what it is about.
-    failure.until_ns.store(now + pause(in_a_row).as_nanos() as u64, Ordering::Release);
+    let has_succeeded = failure.has_succeeded.load(Ordering::Relaxed) != 0;
+    if let Some(pause) = pause_after(in_a_row, has_succeeded) {
+        // Release: a thread that sees the time sees what it is about.
+        failure.until_ns.store(now + pause.as_nanos() as u64, Ordering::Release);
+    }
 }
 
 /// Agreeing has succeeded.
@@ -70,7 +81,12 @@ pub(super) fn note_success(sock: &Sock, fd: i32) {
     let failures = &process.state.header().failures;
     let is_known = failures.iter().any(|failure| failure.in_a_row.load(Ordering::Relaxed) != 0);
     if is_known && let Ok((_, server)) = tcp::addresses(fd) {
-        forget(process, server);
+        let _held = Held::enter(process.lock.get());
+        if let Some(failure) = find(process, server) {
+            failure.until_ns.store(0, Ordering::Release);
+            failure.in_a_row.store(0, Ordering::Relaxed);
+            failure.has_succeeded.store(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -78,18 +94,26 @@ pub(super) fn note_success(sock: &Sock, fd: i32) {
 pub(super) fn forget_all() {
     let Some(process) = home::existing() else { return };
     let _held = Held::enter(process.lock.get());
-    for failure in &process.state.header().failures {
-        failure.until_ns.store(0, Ordering::Release);
-        failure.in_a_row.store(0, Ordering::Relaxed);
-    }
+    process.state.header().failures.iter().for_each(empty);
 }
 
 fn forget(process: &Home, server: SocketAddr) {
     let _held = Held::enter(process.lock.get());
     if let Some(failure) = find(process, server) {
-        failure.until_ns.store(0, Ordering::Release);
-        failure.in_a_row.store(0, Ordering::Relaxed);
+        empty(failure);
     }
+}
+
+/// Makes a place one of no server.
+fn empty(failure: &Failure) {
+    failure.until_ns.store(0, Ordering::Release);
+    failure.family.store(0, Ordering::Relaxed);
+    failure.in_a_row.store(0, Ordering::Relaxed);
+    failure.has_succeeded.store(0, Ordering::Relaxed);
+}
+
+fn is_used(failure: &Failure) -> bool {
+    failure.family.load(Ordering::Relaxed) != 0
 }
 
 /// What is known about a server. Also a failure that is over: the next one is another in a
@@ -100,8 +124,7 @@ fn find(process: &Home, server: SocketAddr) -> Option<&Failure> {
 
 fn is_about(failure: &Failure, server: SocketAddr) -> bool {
     let (ip, family) = tcp::words(server.ip());
-    failure.in_a_row.load(Ordering::Relaxed) != 0
-        && failure.port.load(Ordering::Relaxed) == u32::from(server.port())
+    failure.port.load(Ordering::Relaxed) == u32::from(server.port())
         && failure.family.load(Ordering::Relaxed) == u32::from(family)
         && failure.ip.each_ref().map(|half| half.load(Ordering::Relaxed)) == ip
 }
