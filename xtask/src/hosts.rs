@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -142,7 +143,7 @@ impl Hosts {
             let directory = directory.join(["server", "client"][end]);
             let settings = settings(&directory, end, ground);
             let cpus = cpus.as_ref().map(|halves| halves[end].clone());
-            Site::prepare(sidestep, namespace, cpus, directory, &settings)
+            Site::prepare(sidestep, Rc::new(namespace), cpus, directory, &settings)
         };
         let sites = [prepare(server, 0)?, prepare(client, 1)?];
         let [server, client] = sites.map(|site| Host::begin(sidestep, site));
@@ -327,17 +328,22 @@ fn wait_while(patience: Duration, mut wrong: impl FnMut() -> Result<Option<Strin
 
 /// All that can go by SMC-R does: no connection is left to TCP to be compared with.
 fn settings(directory: &Path, end: usize, ground: Ground<'_>) -> String {
-    let (socket, eid) = (directory.join("agent.sock"), ground.eids[end]);
-    let adapters = ground.adapters(end).into_iter().map(|address| format!("soft:{address}"));
-    let (interfaces, adapters) = (&CABLES[..ground.cables], adapters.collect::<Vec<_>>());
+    let own = own_settings(directory, ground.eids[end], &ground.adapters(end));
+    let interfaces = &CABLES[..ground.cables];
     let faults = match ground.faults {
         "" => String::new(),
         faults => format!("faults = {faults:?}\n"),
     };
+    format!("{own}{faults}[pnet.CABLE]\ninterfaces = {interfaces:?}\n")
+}
+
+/// With a soft RNIC at each of these addresses.
+fn own_settings(directory: &Path, eid: &str, adapters: &[&str]) -> String {
+    let socket = directory.join("agent.sock");
+    let adapters: Vec<_> = adapters.iter().map(|address| format!("soft:{address}")).collect();
     format!(
         "[smc]\nagent_socket = {socket:?}\neid = {eid:?}\nautosmc = false\n\
-         [smc-r]\nadapters = {adapters:?}\n{faults}\
-         [pnet.CABLE]\ninterfaces = {interfaces:?}\n"
+         [smc-r]\nadapters = {adapters:?}\n"
     )
 }
 
@@ -347,7 +353,7 @@ struct Site {
     agent: Dialogue,
     agent_pid: u32,
     group: Group,
-    namespace: Namespace,
+    namespace: Rc<Namespace>,
     /// Those of its gateway and programs, if not all.
     cpus: Option<String>,
     directory: PathBuf,
@@ -356,7 +362,7 @@ struct Site {
 impl Site {
     fn prepare(
         sidestep: &Path,
-        namespace: Namespace,
+        namespace: Rc<Namespace>,
         cpus: Option<String>,
         directory: PathBuf,
         settings: &str,
@@ -421,6 +427,21 @@ pub(crate) struct Host {
 }
 
 impl Host {
+    /// One in a namespace that is there, with a soft RNIC at each of these addresses and nothing else configured.
+    pub(crate) fn settle(
+        sidestep: &Path,
+        namespace: &Rc<Namespace>,
+        directory: PathBuf,
+        eid: &str,
+        adapters: &[&str],
+    ) -> Result<Self> {
+        let settings = own_settings(&directory, eid, adapters);
+        let site = Site::prepare(sidestep, Rc::clone(namespace), None, directory, &settings)?;
+        let mut host = Self::begin(sidestep, site)?;
+        host.await_gateway()?;
+        Ok(host)
+    }
+
     fn begin(sidestep: &Path, mut site: Site) -> Result<Self> {
         site.agent.await_line("sidestep agent: the TCP option", HANG)?;
         // What it says stays in the scratch folder, for whom a test has failed.

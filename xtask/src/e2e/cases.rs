@@ -136,6 +136,11 @@ pub(crate) const CASES: &[Case] = &[
         &["ip", "setpriv", "redis-server", "redis-benchmark"],
         distributor::hosts,
     ),
+    Case::alone(
+        "distributor-smc-r",
+        &["ip", "setpriv", "redis-server", "redis-benchmark"],
+        distributor::smc_r,
+    ),
     Case {
         mixes: &[Mix::Both, Mix::ServerOnly],
         ..Case::new("figures", &["redis-server", "redis-benchmark"], figures::sums)

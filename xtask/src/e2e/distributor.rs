@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,9 @@ use crate::bench::launch::{self, Dialogue, Program, Transport};
 use crate::enclosure::{CABLE, Group, Namespace};
 use crate::suite::{HANG, Lacking};
 use crate::user;
+pub(crate) use smc_r::smc_r;
+
+mod smc_r;
 
 const PORT: &str = "6379";
 const VIP: [&str; 2] = ["10.77.0.100", "fd77::100"];
@@ -38,6 +42,9 @@ method = "weightedactive"
 probe_interval = "200ms"
 targets = { a = "fd77::11", b = "fd77::12", c = "fd77::13" }
 "#;
+
+const REDIS: [&str; 9] =
+    ["redis-server", "--port", PORT, "--protected-mode", "no", "--save", "", "--appendonly", "no"];
 
 /// Those of `packaging/sidestep-distributor.service`.
 const CAPABILITIES: &str = "-all,+bpf,+net_admin,+perfmon";
@@ -81,9 +88,9 @@ struct Scene<'a> {
     stage: &'a Stage<'a>,
     sidestep: PathBuf,
     switch: Namespace,
-    client: Namespace,
-    distributor: Namespace,
-    targets: Vec<Namespace>,
+    client: Rc<Namespace>,
+    distributor: Rc<Namespace>,
+    targets: Vec<Rc<Namespace>>,
     group: Group,
 }
 
@@ -104,7 +111,7 @@ impl<'a> Scene<'a> {
             switch.ip(&[&port[..], &["netns", host.name()]].concat())?;
             switch.ip(&["link", "set", what, "master", "bridge", "up"])?;
             host.settle(CABLE, addresses)?;
-            Ok::<_, anyhow::Error>(host)
+            Ok::<_, anyhow::Error>(Rc::new(host))
         };
         let client = host("client", &CLIENT)?;
         let distributor = host("distr", &DISTRIBUTOR)?;
@@ -123,9 +130,7 @@ impl<'a> Scene<'a> {
     }
 
     fn redis(&self, target: usize, transport: Transport) -> Result<Program> {
-        let words = ["redis-server", "--port", PORT, "--protected-mode", "no"];
-        let words = [&words[..], &["--save", "", "--appendonly", "no"]].concat();
-        let command = self.configured(self.stage.command(transport, &words))?;
+        let command = self.configured(self.stage.command(transport, &REDIS))?;
         let command = self.enclosed(&self.targets[target], command);
         let mut server = Program::start(command, &self.stage.house.scratch)?;
         server.await_listener(PORT.parse()?)?;
