@@ -84,6 +84,8 @@ pub(crate) enum Helper {
     /// Says that message `R1` goes to the socket in `R2` under key `*R3`, with flags
     /// `R4`; `R0` is the verdict: to pass, or to drop it if there is none.
     MsgRedirectHash = 71,
+    /// The same as [`Self::SkbLoadBytes`], but `R2` is counted from the header that `R5` names.
+    SkbLoadBytesRelative = 68,
     /// `R0` = number of the cgroup of packet `R1`'s socket, or 0.
     SkbCgroupId = 79,
     /// Lets go of socket `R1`, which a look-up has returned.

@@ -2,6 +2,7 @@
 //!
 //! * The link of a program of `setsockopt`, pinned: aya pins the links of other programs of a cgroup, but gives the
 //!   link of this kind out of its hands by nothing. One call attaches, one gives the link a name.
+//! * The link of a program to an interface by its number, and whether it was there already.
 //! * The programs that are attached to a cgroup, ours and others'.
 //!
 //! *Source*: `union bpf_attr` of `linux/bpf.h`. The kernel takes what is cut off for zero.
@@ -16,13 +17,21 @@ use std::path::Path;
 const LINK_CREATE: libc::c_long = 28;
 const OBJECT_PIN: libc::c_long = 6;
 const PROGRAM_QUERY: libc::c_long = 16;
-/// `BPF_CGROUP_SETSOCKOPT`.
-const SETSOCKOPT: u32 = 22;
+
+/// What a program is attached to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Target<'a> {
+    /// Calls of `setsockopt` of a cgroup's processes (`BPF_CGROUP_SETSOCKOPT`).
+    SetSockOpt(&'a File),
+    /// Packets that leave by the interface of this index (`BPF_TCX_EGRESS`, Linux 6.6).
+    Egress(u32),
+}
 
 #[repr(C)]
 struct LinkCreate {
     program: u32,
-    cgroup: u32,
+    /// A cgroup's descriptor, or an interface's index.
+    target: u32,
     attach_type: u32,
     flags: u32,
 }
@@ -47,25 +56,34 @@ struct ProgramQuery {
     reserved: u32,
 }
 
-/// Attaches a program of `setsockopt` to a cgroup, beside those of others, and has a file keep the link.
+/// Attaches a program beside those of others, at an interface before them, for as long as the link is held or has a
+/// name.
 ///
 /// # Errors
-/// As the kernel says; nothing is attached then.
-pub(crate) fn attach(program: impl AsFd, cgroup: &File, at: &Path) -> io::Result<()> {
-    let number = |fd: i32| fd.cast_unsigned();
-    let mut create = LinkCreate {
-        program: number(program.as_fd().as_raw_fd()),
-        cgroup: number(cgroup.as_raw_fd()),
-        attach_type: SETSOCKOPT,
-        flags: 0,
+/// As the kernel says: nothing is attached then. `EEXIST`: this program is attached to the interface already.
+pub(crate) fn attach(program: impl AsFd, to: Target<'_>) -> io::Result<OwnedFd> {
+    /// `BPF_F_BEFORE`: one before us could let a packet pass that we are not asked about then.
+    const BEFORE: u32 = 1 << 3;
+    let (target, attach_type, flags) = match to {
+        Target::SetSockOpt(cgroup) => (cgroup.as_raw_fd().cast_unsigned(), 22, 0),
+        Target::Egress(interface) => (interface, 47, BEFORE),
     };
-    let link = call(LINK_CREATE, &mut create)?;
+    let program = program.as_fd().as_raw_fd().cast_unsigned();
+    let link = call(LINK_CREATE, &mut LinkCreate { program, target, attach_type, flags })?;
     // SAFETY: a descriptor that the kernel has made for this process a moment ago.
     #[expect(unsafe_code, reason = "a number of the kernel becomes a descriptor")]
     let link = unsafe { OwnedFd::from_raw_fd(link) };
+    Ok(link)
+}
+
+/// Has a file keep a link.
+///
+/// # Errors
+/// As the kernel says.
+pub(crate) fn pin(link: &OwnedFd, at: &Path) -> io::Result<()> {
     let path = CString::new(at.as_os_str().as_bytes())?;
-    let mut pin =
-        ObjectPin { path: path.as_ptr() as u64, object: number(link.as_raw_fd()), flags: 0 };
+    let object = link.as_raw_fd().cast_unsigned();
+    let mut pin = ObjectPin { path: path.as_ptr() as u64, object, flags: 0 };
     call(OBJECT_PIN, &mut pin).map(drop)
 }
 

@@ -32,6 +32,9 @@ pub enum BpfError {
         /// Where it was to be.
         path: PathBuf,
     },
+    /// Programs cannot be attached to interfaces so that they stay.
+    #[error("forwarded packets are judged on Linux 6.6 or later: leave out `forwarded`")]
+    NoTcx,
     /// What is pinned here is none of ours, or of another version.
     #[error("what is in {} is no filter of this version ({reason}): remove it first", path.display())]
     Foreign {

@@ -1,6 +1,7 @@
 //! Rules for the packets of all sockets.
 
 mod answer;
+mod forwarded;
 mod frame;
 mod log;
 mod pins;
@@ -16,21 +17,24 @@ use aya::maps::{Array, Map, MapData, MapError, ProgramArray};
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::{
     CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, CgroupSockopt, ProgramError, ProgramFd,
+    SchedClassifier,
 };
 use aya::{Ebpf, EbpfLoader};
 use sidestep_filter::Graph;
 use sidestep_filter::graph::Node;
 
+use crate::bpf_call::Target;
 use crate::error::BpfError;
 use crate::loaded::program;
-use crate::object_file::Program;
 use crate::{bpf_call, object_file};
 pub use log::{Identity, LINES_MAX, Log, LogLine, Totals};
 pub use question::is_denied;
 
 use answer::{GATE_ASKED, JUDGE_ASKED};
-use pins::{of_map, open_map};
-use programs::{HITS, JUDGES_ASKED, NODES, OPEN, PAGE_NODES, STATE, STATE_SLOT, WAYS};
+use pins::{of_map, open_map, remove_file};
+use programs::{
+    FORWARDED, HITS, JUDGES_ASKED, NODES, OPEN, PAGE_NODES, STATE, STATE_SLOT, WAYS, judge_of,
+};
 
 /// The filter of a cgroup and those below: its programs see each packet that a socket of theirs sends
 /// or receives, in every network namespace, and let it pass or drop it.
@@ -39,8 +43,9 @@ use programs::{HITS, JUDGES_ASKED, NODES, OPEN, PAGE_NODES, STATE, STATE_SLOT, W
 /// by its directory, and goes by [`Filter::remove`] or with the host. Programs that others have
 /// attached to the cgroup run as well, and each of them can drop a packet.
 ///
-/// Forwarded packets belong to no socket and are not seen, nor is what the kernel answers itself.
-#[derive(Debug)]
+/// Forwarded packets belong to no socket: they are seen at the interfaces of [`Filter::judge_forwarded`] alone. What
+/// the kernel answers itself is not seen.
+#[derive(Clone, Debug)]
 pub struct Filter {
     /// A directory in a BPF file system.
     pins: PathBuf,
@@ -125,8 +130,9 @@ impl Filter {
         for map in programs::GATE_MAPS {
             loader.map_pin_path(map.name, pins.join(map.name));
         }
-        let object =
-            object_file::write(&programs::GATE_MAPS, &with(programs::gates(), answer::gate()));
+        let [gate_in, gate_out] = programs::gates();
+        let of_gates = [gate_in, gate_out, answer::gate(), forwarded::gate()];
+        let object = object_file::write(&programs::GATE_MAPS, &of_gates);
         let mut gates =
             loader.load(&object).map_err(|error| BpfError::of_kernel("load BPF maps", &error))?;
         // The first program that uses an array of programs says of which kind all are.
@@ -136,6 +142,10 @@ impl Filter {
         }
         let asked: &mut CgroupSockopt = of_kernel(program(&mut gates, GATE_ASKED))?;
         of_kernel(asked.load())?;
+        let forwarded: &mut SchedClassifier = of_kernel(program(&mut gates, FORWARDED.gate))?;
+        of_kernel(forwarded.load())?;
+        let pinned = forwarded.pin(pins.join(FORWARDED.gate));
+        pinned.map_err(|error| BpfError::of_kernel("pin a BPF program", &error))?;
         let filter = Self { pins: pins.to_owned() };
         filter.put(graph, rules, identity)?;
         for ((way, kind), link) in WAYS.iter().zip(ATTACH_TYPES).zip(LINKS) {
@@ -144,7 +154,8 @@ impl Filter {
         }
         let gate: &mut CgroupSockopt = of_kernel(program(&mut gates, GATE_ASKED))?;
         let program = of_kernel(gate.fd())?;
-        bpf_call::attach(program, group, &pins.join(LINK_ASKED))
+        bpf_call::attach(program, Target::SetSockOpt(group))
+            .and_then(|link| bpf_call::pin(&link, &pins.join(LINK_ASKED)))
             .map_err(|error| BpfError::of_kernel("attach a program to a cgroup", &error))?;
         Ok(filter)
     }
@@ -158,7 +169,8 @@ impl Filter {
         let slot = self.other_slot()?;
         let set = Set::load(&mut self.shared(), graph, rules, identity)?;
         let of_ways = WAYS.map(|way| (way.judges, set.judge(way.judge)));
-        for (judges, judge) in of_ways.into_iter().chain([(JUDGES_ASKED, set.judge_asked())]) {
+        let others = [(JUDGES_ASKED, set.judge_asked()), (FORWARDED.judges, set.judge_forwarded())];
+        for (judges, judge) in of_ways.into_iter().chain(others) {
             let mut judges: ProgramArray<MapData> = open_map(&self.pins, judges)?;
             of_map(judges.set(slot.into(), of_kernel(judge)?, 0))?;
         }
@@ -187,6 +199,24 @@ impl Filter {
     /// That.
     pub fn take_back(&self, identity: Identity) -> Result<(), BpfError> {
         self.set_state(self.other_slot()?, identity)
+    }
+
+    /// From here on it judges what leaves by these interfaces, told by their indices, and has come in by any; and what
+    /// leaves by others, a moment later, no more. They are those of the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// There is no such interface, or the kernel refuses ([`BpfError::NoTcx`] before Linux 6.6). Then those that were
+    /// judged still are, and of the others some may be.
+    pub fn judge_forwarded(&self, interfaces: &[u32]) -> Result<(), BpfError> {
+        forwarded::judge(&self.pins, interfaces)
+    }
+
+    /// The interfaces of the calling thread's network namespace that [`Filter::judge_forwarded`] has named.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn forwarding_interfaces(&self) -> Result<Vec<u32>, BpfError> {
+        forwarded::interfaces(&self.pins)
     }
 
     /// What the set that is in force is called.
@@ -271,8 +301,9 @@ impl Filter {
         let maps = programs::GATE_MAPS.iter().chain(&log::MAPS).map(|map| map.name.to_owned());
         let of_sets =
             [NODES, HITS].into_iter().flat_map(|map| [0, 1].map(|slot| of_slot(map, slot)));
-        let names = LINKS.map(ToOwned::to_owned).into_iter().chain(maps).chain(of_sets);
-        names.into_iter().try_for_each(|name| remove_file(&pins.join(name)))
+        let of_forwarded = forwarded::links(pins)?.into_iter().chain([FORWARDED.gate.to_owned()]);
+        let links = LINKS.map(ToOwned::to_owned).into_iter().chain(of_forwarded);
+        links.chain(maps).chain(of_sets).try_for_each(|name| remove_file(&pins.join(name)))
     }
 
     /// The one that is not in force.
@@ -318,7 +349,9 @@ impl Set {
         identity: Identity,
     ) -> Result<Self, BpfError> {
         let maps = [&programs::set_maps(graph, rules)[..], &log::MAPS].concat();
-        let judges = with(programs::judges_of(graph, rules, identity), answer::judge(graph));
+        let [arrives, leaves] = WAYS.map(|way| judge_of(graph, rules, identity, way));
+        let forwarded = judge_of(graph, rules, identity, FORWARDED);
+        let judges = [arrives, leaves, answer::judge(graph), forwarded];
         let object = object_file::write(&maps, &judges);
         let mut loaded =
             loader.load(&object).map_err(|error| BpfError::of_kernel("load BPF maps", &error))?;
@@ -328,6 +361,8 @@ impl Set {
             of_kernel(judge.load())?;
         }
         let judge: &mut CgroupSockopt = of_kernel(program(&mut loaded, JUDGE_ASKED))?;
+        of_kernel(judge.load())?;
+        let judge: &mut SchedClassifier = of_kernel(program(&mut loaded, FORWARDED.judge))?;
         of_kernel(judge.load())?;
         Ok(Self { loaded })
     }
@@ -340,6 +375,12 @@ impl Set {
     fn judge_asked(&self) -> Result<&ProgramFd, ProgramError> {
         let judge = self.loaded.program(JUDGE_ASKED).expect("a program of ours");
         let judge: &CgroupSockopt = judge.try_into()?;
+        judge.fd()
+    }
+
+    fn judge_forwarded(&self) -> Result<&ProgramFd, ProgramError> {
+        let judge = self.loaded.program(FORWARDED.judge).expect("a program of ours");
+        let judge: &SchedClassifier = judge.try_into()?;
         judge.fd()
     }
 }
@@ -371,11 +412,6 @@ fn fill(set: &mut Ebpf, graph: &Graph) -> Result<(), MapError> {
         pages.set(place, page, 0)?;
     }
     Ok(())
-}
-
-/// The programs for packets, and the one that is asked.
-fn with([arrives, leaves]: [Program; 2], asked: Program) -> [Program; 3] {
-    [arrives, leaves, asked]
 }
 
 fn of_slot(map: &str, slot: u8) -> String {
@@ -430,15 +466,6 @@ fn refuse_others_directories(pins: &Path) -> Result<(), BpfError> {
         return Err(BpfError::Foreign { path: pins.to_owned(), reason });
     }
     Ok(())
-}
-
-fn remove_file(path: &Path) -> Result<(), BpfError> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(BpfError::of_file(path, error))
-        }
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ pub use compiler::{CompileError, Compiled, compile};
 pub use graph::{Graph, GraphError, Verdict};
 pub use import::{Entry, Format, Imported, import};
 pub use list::{ListError, RULES_MAX, RuleList};
-pub use packet::{Packet, Way};
+pub use packet::{NO_USER, Packet, Way};
 pub use protocol::{Icmp, Protocol};
 pub use report::{Costly, Report, Unreached};
 pub use rule::{Action, Direction, Endpoint, Name, Names, Ports, Rule, User};

@@ -12,7 +12,7 @@
 //!
 //! ```text
 //! LINE      = RULE | "default" ACTION ["log"] | nothing; behind "#" is a comment
-//! RULE      = ACTION PROTOCOL END END ["in" | "out" | "both"] ["on" INTERFACE] ["user" NAME|NUMBER] ["log"]
+//! RULE      = ACTION PROTOCOL END END ["in" | "out" | "both" | "forwarded"] ["on" INTERFACE] ["user" NAME|NUMBER] ["log"]
 //! ACTION    = "permit" | "deny"
 //! PROTOCOL  = "any" | "tcp" | "udp" | "sctp" | NUMBER
 //!           | ("icmp" | "icmp6") [":" TYPE ["/" CODE]]
@@ -150,12 +150,14 @@ permit icmp:8 any any in
 deny icmp6:1/4 any any out
 deny udp any any:6000-6010 user nobody log
 deny 47 10.1.0.0/16 any user 1000
+deny tcp any any:25 forwarded on eth1
+permit tcp any any:25 both
 default deny log
 ";
         let list = RuleList::parse(text).unwrap();
         assert_eq!(list.to_string(), text);
         assert_eq!(list.default, Action::Deny);
-        let spread = "# a comment\n\n  permit\ttcp any any both # all\n";
+        let spread = "# a comment\n\n  permit\ttcp any any # all\n";
         let list = RuleList::parse(spread).unwrap();
         assert_eq!((list.rules.len(), list.line_of(0)), (1, 3));
         assert_eq!(list.to_string(), "permit tcp any any\ndefault permit\n");
@@ -198,7 +200,7 @@ default deny log
             ),
             (
                 "permit tcp any any loudly",
-                "1:20: `loudly` is no condition: use in, out, both, on INTERFACE, user NAME, log",
+                "1:20: `loudly` is no condition: use in, out, both, forwarded, on INTERFACE, user NAME, log",
             ),
             ("permit tcp any any log log", "1:24: `log` is there twice"),
             ("default deny loudly", "1:14: `loudly` is too much"),

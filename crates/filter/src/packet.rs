@@ -5,10 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::protocol::{Protocol, number_has_ports};
 
-/// A packet of a socket on this host, as far as rules look at it.
+/// A packet of a socket on this host, or one that passes through it, as far as rules look at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Whether it arrives or leaves.
+    /// Whether it arrives, leaves, or is forwarded.
     pub way: Way,
     /// The protocol's number.
     pub protocol: u8,
@@ -20,9 +20,9 @@ pub struct Packet {
     pub ports: (u16, u16),
     /// Type and code of ICMP, of either family; 0 of other protocols.
     pub icmp: (u8, u8),
-    /// Index of the interface.
+    /// Index of the interface that it arrives at or leaves by, of a forwarded one that it leaves by.
     pub interface: u32,
-    /// Whose the socket is.
+    /// Whose the socket is; [`NO_USER`] of a forwarded one.
     pub user: u32,
 }
 
@@ -33,10 +33,15 @@ pub enum Way {
     In,
     /// It leaves.
     Out,
+    /// It has come from another host and goes to another: no socket of this one has it.
+    Forwarded,
 }
 
+/// The user of a packet without a socket. No user of Linux has this number.
+pub const NO_USER: u32 = u32::MAX;
+
 impl Packet {
-    /// One between two sockets. `interface` and `user` are 0.
+    /// One between two sockets. `interface` is 0, and so is `user` but of a forwarded one.
     #[must_use]
     pub fn between(protocol: u8, source: SocketAddr, destination: SocketAddr, way: Way) -> Self {
         let has_ports = number_has_ports(protocol);
@@ -49,7 +54,7 @@ impl Packet {
             ports,
             icmp: (0, 0),
             interface: 0,
-            user: 0,
+            user: if way == Way::Forwarded { NO_USER } else { 0 },
         }
     }
 }
@@ -72,6 +77,7 @@ impl Display for Way {
         f.pad(match self {
             Self::In => "in",
             Self::Out => "out",
+            Self::Forwarded => "forwarded",
         })
     }
 }

@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::list::RuleList;
-use crate::packet::{Packet, Way};
+use crate::packet::{NO_USER, Packet, Way};
 use crate::protocol::{Icmp, Protocol, number_has_ports};
 use crate::rule::{Action, Direction, Endpoint, Ports, Rule, User};
 
@@ -233,7 +233,8 @@ impl Maker {
     }
 
     fn direction(&mut self) -> Direction {
-        [Direction::In, Direction::Out, Direction::Both][self.random.random_range(0..3)]
+        use Direction::{Any, Both, Forwarded, In, Out};
+        [In, Out, In, Out, Both, Forwarded, Any, Any][self.random.random_range(0..8)]
     }
 
     fn port(&mut self) -> Ports {
@@ -296,11 +297,16 @@ impl Maker {
             (Protocol::ICMP | Protocol::ICMP6, _) => (self.random.random_range(0..20), 0),
             _ => (0, 0),
         };
+        let way = match self.random.random_range(0..5) {
+            0 | 1 => Way::In,
+            2 | 3 => Way::Out,
+            _ => Way::Forwarded,
+        };
         let user = match rule.user {
+            _ if way == Way::Forwarded => NO_USER,
             Some(User::Id(id)) if !self.one_in(4) => id,
             _ => self.random.random_range(0..4),
         };
-        let way = if self.one_in(2) { Way::In } else { Way::Out };
         let source = self.address(rule.from.prefix, is_v6);
         let destination = self.address(rule.to.prefix, is_v6);
         Packet { way, protocol, source, destination, ports, icmp, interface: 1, user }

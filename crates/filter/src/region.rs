@@ -31,7 +31,7 @@ pub mod field {
     pub const DESTINATION_PORT: usize = 9;
     /// The protocol's number.
     pub const PROTOCOL: usize = 10;
-    /// 0: in, 1: out.
+    /// 0: in, 1: out, 2: forwarded.
     pub const WAY: usize = 11;
     /// Index of the interface.
     pub const INTERFACE: usize = 12;
@@ -128,7 +128,11 @@ impl Region {
         match rule.direction {
             Direction::In => ranges[field::WAY] = Range::only(way(Way::In)),
             Direction::Out => ranges[field::WAY] = Range::only(way(Way::Out)),
-            Direction::Both => {}
+            Direction::Both => {
+                ranges[field::WAY] = Range { low: way(Way::In), high: way(Way::Out) };
+            }
+            Direction::Forwarded => ranges[field::WAY] = Range::only(way(Way::Forwarded)),
+            Direction::Any => {}
         }
         Ok(Some(region))
     }
@@ -193,7 +197,11 @@ impl Packet {
         let is_icmp = matches!(protocol, Protocol::ICMP | Protocol::ICMP6);
         let ports = (key[field::SOURCE_PORT] as u16, key[field::DESTINATION_PORT] as u16);
         Self {
-            way: if key[field::WAY] == way(Way::In) { Way::In } else { Way::Out },
+            way: match key[field::WAY] {
+                0 => Way::In,
+                1 => Way::Out,
+                _ => Way::Forwarded,
+            },
             protocol,
             source: address(field::SOURCE),
             destination: address(field::DESTINATION),
@@ -236,6 +244,7 @@ fn way(way: Way) -> u32 {
     match way {
         Way::In => 0,
         Way::Out => 1,
+        Way::Forwarded => 2,
     }
 }
 

@@ -18,9 +18,9 @@ pub struct Rule {
     pub from: Endpoint,
     /// Where they go.
     pub to: Endpoint,
-    /// Whether they arrive at this host or leave it.
+    /// Whether they arrive at this host, leave it, or only pass through.
     pub direction: Direction,
-    /// The interface that they arrive at or leave by; `None`: any.
+    /// The interface that they arrive at or leave by, if forwarded leave by; `None`: any.
     pub interface: Option<Name>,
     /// Whose the socket on this host is; `None`: anybody's.
     pub user: Option<User>,
@@ -63,9 +63,13 @@ pub enum Direction {
     In,
     /// Those that leave.
     Out,
+    /// Those of this host's sockets: they arrive or leave.
+    Both,
+    /// Those that pass through this host.
+    Forwarded,
     /// All.
     #[default]
-    Both,
+    Any,
 }
 
 /// The name of an interface or a user: without white space, `#` and control characters.
@@ -152,7 +156,9 @@ impl Direction {
         match self {
             Self::In => way == Way::In,
             Self::Out => way == Way::Out,
-            Self::Both => true,
+            Self::Both => way != Way::Forwarded,
+            Self::Forwarded => way == Way::Forwarded,
+            Self::Any => true,
         }
     }
 }
@@ -188,7 +194,9 @@ impl Display for Rule {
         match self.direction {
             Direction::In => write!(f, " in")?,
             Direction::Out => write!(f, " out")?,
-            Direction::Both => {}
+            Direction::Both => write!(f, " both")?,
+            Direction::Forwarded => write!(f, " forwarded")?,
+            Direction::Any => {}
         }
         if let Some(interface) = &self.interface {
             write!(f, " on {}", interface.0)?;

@@ -12,8 +12,8 @@ use sidestep_filter::Graph;
 use sidestep_filter::graph::{DENIES, field};
 use sidestep_wire::verdict::{self, Question};
 
-use super::frame::key;
-use super::programs::{DROP, JUDGES_ASKED, PASS, clear_key, pass_on, sock, walk};
+use super::frame::{Answers, key};
+use super::programs::{JUDGES_ASKED, clear_key, pass_on, sock, walk};
 use crate::assembler::Assembler;
 use crate::assembler::Register::{R0, R1, R2, R3, R4, R6, R7, R9, R10};
 use crate::key::{self as socket, sockopt};
@@ -72,7 +72,7 @@ pub(super) fn gate() -> Program {
     a.mov(R6, R1);
     a.load_32(R1, R6, sockopt::LEVEL);
     a.jump_if_not_equal(R1, verdict::LEVEL, "open");
-    pass_on(&mut a, JUDGES_ASKED);
+    pass_on(&mut a, JUDGES_ASKED, ANSWERS);
     Program { name: GATE_ASKED, section: SECTION, code: a.finish() }
 }
 
@@ -112,7 +112,7 @@ pub(super) fn judge(graph: &Graph) -> Program {
     Program { name: JUDGE_ASKED, section: SECTION, code: a.finish() }
 }
 
-const _: () = assert!(DROP == sockopt::REFUSE && PASS == sockopt::GO_ON);
+const ANSWERS: Answers = Answers { pass: sockopt::GO_ON, drop: sockopt::REFUSE };
 
 /// Puts what the value says into the key.
 fn store_value(a: &mut Assembler) {

@@ -29,7 +29,7 @@ use aya::maps::{MapData, PerCpuArray, RingBuf};
 use sidestep_filter::graph::{KEY_WORDS, Key, LOGS, RULE_SHIFT, Verdict, field};
 use sidestep_filter::{Graph, Packet};
 
-use super::frame::{KEY, PLACE, key, skb};
+use super::frame::{Hook, KEY, PLACE, key, skb};
 use super::pins::{of_map, open_map};
 use crate::assembler::Register::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
 use crate::assembler::{Assembler, Helper};
@@ -51,9 +51,11 @@ const SECOND: i16 = 0;
 const LINES: i16 = 8;
 const SECOND_BITS: i32 = 30;
 
-/// Places of totals, behind those of [`Totals::permitted`] and [`Totals::denied`], which are a verdict's lowest bit.
+/// Places of totals, behind those of packets of sockets: permitted and denied, which are a verdict's lowest bit.
 const LOST_BY_RATE: i32 = 2;
 const LOST_FOR_ROOM: i32 = 3;
+/// The first of the two places of forwarded packets.
+const FORWARDED: u32 = 4;
 
 // Where the stack has the line: its head stands before the key.
 const HEAD: i16 = KEY - HEAD_LEN as i16;
@@ -88,7 +90,7 @@ pub(super) const MAPS: [MapDefinition; 3] = [
         kind: MapKind::PerCpuArray,
         key_len: 4,
         value_len: 8,
-        entries_max: 4,
+        entries_max: 6,
         on_demand: false,
     },
 ];
@@ -99,10 +101,14 @@ pub type Identity = [u8; 7];
 /// What a filter has done since it was attached, under whatever rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Packets that passed, of those for which the rules were searched.
+    /// Packets of sockets that passed, of those for which the rules were searched.
     pub permitted: u64,
-    /// Packets that were dropped, of those.
+    /// Packets of sockets that were dropped, of those.
     pub denied: u64,
+    /// Forwarded packets that passed.
+    pub forwarded_permitted: u64,
+    /// Forwarded packets that were dropped.
+    pub forwarded_denied: u64,
     /// Lines of the log that were more than a rule may have in a second.
     pub lost_by_rate: u64,
     /// Lines of the log for which there was no room: no reader had taken those before.
@@ -118,7 +124,8 @@ pub struct LogLine {
     pub identity: Identity,
     /// What became of it.
     pub verdict: Verdict,
-    /// The packet; user and interface are told whatever the rules look at.
+    /// The packet; user and interface are told whatever the rules look at. The length of a forwarded one is that
+    /// of its frame.
     pub packet: Packet,
     /// Its bytes, from the header of IP on.
     pub len: u32,
@@ -141,6 +148,8 @@ impl Totals {
         Ok(Self {
             permitted: sum(0)?,
             denied: sum(1)?,
+            forwarded_permitted: sum(FORWARDED)?,
+            forwarded_denied: sum(FORWARDED + 1)?,
             lost_by_rate: sum(LOST_BY_RATE.cast_unsigned())?,
             lost_for_room: sum(LOST_FOR_ROOM.cast_unsigned())?,
         })
@@ -199,14 +208,17 @@ impl LogLine {
 }
 
 /// Counts verdict `R7`.
-pub(super) fn count_total(a: &mut Assembler) {
+pub(super) fn count_total(a: &mut Assembler, hook: Hook) {
     a.mov(R1, R7);
     a.and_immediate(R1, 1);
+    if hook == Hook::Interface {
+        a.add_immediate(R1, FORWARDED.cast_signed());
+    }
     add_to_total(a, "totals");
 }
 
 /// Tells the packet with verdict `R7`, if that is to be told.
-pub(super) fn tell(a: &mut Assembler, graph: &Graph, identity: Identity) {
+pub(super) fn tell(a: &mut Assembler, graph: &Graph, identity: Identity, hook: Hook) {
     if !graph.logs() {
         return;
     }
@@ -214,7 +226,7 @@ pub(super) fn tell(a: &mut Assembler, graph: &Graph, identity: Identity) {
     a.and_immediate(R1, LOGS as i32);
     a.jump_if_equal(R1, 0, "told");
     hold_to_rate(a);
-    store_head(a, identity);
+    store_head(a, identity, hook);
     a.load_map(R1, LOG);
     a.address(R2, R10, HEAD);
     a.mov_immediate(R3, LINE_LEN as i32);
@@ -258,7 +270,7 @@ fn hold_to_rate(a: &mut Assembler) {
 }
 
 /// Writes what stands before the key, at time `R9`, and what of the key no rule had to look at.
-fn store_head(a: &mut Assembler, identity: Identity) {
+fn store_head(a: &mut Assembler, identity: Identity, hook: Hook) {
     let at = |offset: usize| HEAD + offset as i16;
     a.store_64(R10, at(TIME), R9);
     let [b0, b1, b2, b3, b4, b5, b6] = identity;
@@ -271,6 +283,11 @@ fn store_head(a: &mut Assembler, identity: Identity) {
     }
     a.load_32(R1, R6, skb::IFINDEX);
     a.store_32(R10, key(field::INTERFACE), R1);
+    if hook == Hook::Interface {
+        a.mov_immediate(R0, 0);
+        a.store_64(R10, at(CGROUP), R0);
+        return;
+    }
     a.mov(R1, R6);
     a.call(Helper::SocketUid);
     a.store_32(R10, key(field::USER), R0);

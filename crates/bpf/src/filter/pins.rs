@@ -1,6 +1,7 @@
-//! Maps that are pinned in the filter's directory.
+//! What is pinned in the filter's directory.
 
 use std::path::Path;
+use std::{fs, io};
 
 use aya::maps::{Map, MapData, MapError};
 
@@ -18,4 +19,14 @@ where
 
 pub(super) fn of_map<T>(result: Result<T, MapError>) -> Result<T, BpfError> {
     result.map_err(|error| BpfError::of_kernel("use a BPF map", &error))
+}
+
+/// It may be gone already.
+pub(super) fn remove_file(path: &Path) -> Result<(), BpfError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(BpfError::of_file(path, error))
+        }
+        _ => Ok(()),
+    }
 }

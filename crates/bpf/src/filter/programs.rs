@@ -7,10 +7,12 @@
 //!                         "judge_out"  if not, walk the graph
 //!
 //!   setsockopt ──> "gate_asked" ──> "judge_asked"   what of a connection whose bytes are no packets?
+//!
+//!   forwarded packet ──> "gate_forwarded" ──> "judge_forwarded"   the same walk, where it leaves the host
 //! ```
 //!
-//! Three gates are attached to a cgroup for good. What they go on in is a set: three programs and their
-//! maps, made for one list of rules. There is room for two sets, and one byte says which of them is in
+//! Three gates are attached to a cgroup for good, the fourth to interfaces ([`super::forwarded`]). What they go on in
+//! is a set: four programs and their maps, made for one list of rules. There is room for two sets, and one byte says which of them is in
 //! force, so that a change of it is one store: each packet meets the old rules or the new ones.
 //!
 //! # Where a verdict is kept
@@ -31,12 +33,12 @@
 //! are not counted: a word that all CPUs write to with each packet would cost more than the walk. What rules with
 //! `log` decide [`log`] tells.
 
-use sidestep_filter::Graph;
 use sidestep_filter::graph::{ACCEPT, DENIES, KEY_WORDS, NO_RULE, RULE_SHIFT, field};
+use sidestep_filter::{Graph, NO_USER};
 
-use super::frame::{HEADER, KEY, PLACE, key, skb};
+use super::frame::{Answers, HEADER, Hook, KEY, PLACE, key, skb};
 use super::log::{self, Identity};
-use crate::assembler::Register::{R0, R1, R2, R3, R4, R6, R7, R8, R10};
+use crate::assembler::Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R10};
 use crate::assembler::{Assembler, Helper};
 use crate::map::{MapDefinition, MapKind};
 use crate::object_file::Program;
@@ -63,16 +65,17 @@ pub(super) const OPEN: u8 = 2;
 /// Nodes in a value of the map: those of a page.
 pub(super) const PAGE_NODES: usize = 256;
 
-/// One of the two ways of packets.
+/// One of the ways of packets.
 #[derive(Clone, Copy)]
 pub(super) struct Way {
     pub(super) gate: &'static str,
     pub(super) judge: &'static str,
     /// The programs of the sets.
     pub(super) judges: &'static str,
-    section: &'static str,
+    pub(super) section: &'static str,
     /// As the key of a packet has it.
-    number: i32,
+    pub(super) number: i32,
+    pub(super) hook: Hook,
 }
 
 pub(super) const WAYS: [Way; 2] = [
@@ -82,6 +85,7 @@ pub(super) const WAYS: [Way; 2] = [
         judges: JUDGES_IN,
         section: "cgroup_skb/ingress",
         number: 0,
+        hook: Hook::Socket,
     },
     Way {
         gate: "gate_out",
@@ -89,8 +93,19 @@ pub(super) const WAYS: [Way; 2] = [
         judges: JUDGES_OUT,
         section: "cgroup_skb/egress",
         number: 1,
+        hook: Hook::Socket,
     },
 ];
+
+/// Packets that this host passes on.
+pub(super) const FORWARDED: Way = Way {
+    gate: "gate_forwarded",
+    judge: "judge_forwarded",
+    judges: "judges_forwarded",
+    section: "classifier",
+    number: 2,
+    hook: Hook::Interface,
+};
 
 /// Segments that a connection has received when its verdict is kept.
 const KEPT_FROM: i32 = 8;
@@ -114,11 +129,8 @@ pub(super) mod sock {
     pub(super) const SEGMENTS_IN: i16 = 56;
 }
 
-pub(super) const PASS: i32 = 1;
-pub(super) const DROP: i32 = 0;
-
 /// The maps of the gates.
-pub(super) const GATE_MAPS: [MapDefinition; 4] = [
+pub(super) const GATE_MAPS: [MapDefinition; 5] = [
     MapDefinition {
         name: STATE,
         kind: MapKind::Array,
@@ -130,6 +142,7 @@ pub(super) const GATE_MAPS: [MapDefinition; 4] = [
     judges(JUDGES_IN),
     judges(JUDGES_OUT),
     judges(JUDGES_ASKED),
+    judges(FORWARDED.judges),
 ];
 
 const fn judges(name: &'static str) -> MapDefinition {
@@ -172,41 +185,42 @@ pub(super) fn gates() -> [Program; 2] {
     WAYS.map(|way| {
         let mut a = Assembler::default();
         a.mov(R6, R1);
-        pass_on(&mut a, way.judges);
+        pass_on(&mut a, way.judges, way.hook.answers());
         Program { name: way.gate, section: way.section, code: a.finish() }
     })
 }
 
-pub(super) fn judges_of(graph: &Graph, rules: usize, identity: Identity) -> [Program; 2] {
-    WAYS.map(|way| {
-        let mut a = Assembler::default();
-        a.mov(R6, R1);
+pub(super) fn judge_of(graph: &Graph, rules: usize, identity: Identity, way: Way) -> Program {
+    let has_socket = way.hook == Hook::Socket;
+    let mut a = Assembler::default();
+    a.mov(R6, R1);
+    if has_socket {
         answer_from_what_is_kept(&mut a, way);
-        store_key(&mut a, graph, way);
-        walk(&mut a, graph.steps());
-        count(&mut a, rules);
-        log::count_total(&mut a);
-        log::tell(&mut a, graph, identity);
+    }
+    store_key(&mut a, graph, way);
+    walk(&mut a, graph.steps());
+    count(&mut a, rules);
+    log::count_total(&mut a, way.hook);
+    log::tell(&mut a, graph, identity, way.hook);
+    if has_socket {
         keep(&mut a, way);
         a.label("answer");
-        // The verdict's lowest bit says deny.
-        a.mov_immediate(R0, PASS);
-        a.and_immediate(R7, DENIES as i32);
-        a.sub(R0, R7);
-        a.exit();
-        a.label("pass");
-        a.mov_immediate(R0, PASS);
-        a.exit();
-        a.label("drop");
-        a.mov_immediate(R0, DROP);
-        a.exit();
-        Program { name: way.judge, section: way.section, code: a.finish() }
-    })
+    }
+    let Answers { pass, drop } = way.hook.answers();
+    a.and_immediate(R7, DENIES as i32);
+    a.jump_if_not_equal(R7, 0, "drop");
+    a.label("pass");
+    a.mov_immediate(R0, pass);
+    a.exit();
+    a.label("drop");
+    a.mov_immediate(R0, drop);
+    a.exit();
+    Program { name: way.judge, section: way.section, code: a.finish() }
 }
 
 /// Goes on in the set that is in force, in a program of this array. Without one, which is only so
 /// when its map was taken away, nothing passes.
-pub(super) fn pass_on(a: &mut Assembler, judges: &'static str) {
+pub(super) fn pass_on(a: &mut Assembler, judges: &'static str, answers: Answers) {
     a.store_immediate_32(R10, -4, 0);
     a.load_map(R1, STATE);
     a.address(R2, R10, -4);
@@ -225,10 +239,10 @@ pub(super) fn pass_on(a: &mut Assembler, judges: &'static str) {
         a.jump("none");
     }
     a.label("none");
-    a.mov_immediate(R0, DROP);
+    a.mov_immediate(R0, answers.drop);
     a.exit();
     a.label("open");
-    a.mov_immediate(R0, PASS);
+    a.mov_immediate(R0, answers.pass);
     a.exit();
 }
 
@@ -285,7 +299,7 @@ fn keep(a: &mut Assembler, way: Way) {
     a.store_32(R0, at + kept::INTERFACE, R1);
     a.mov(R1, R7);
     a.and_immediate(R1, DENIES as i32);
-    a.mov_immediate(R2, kept::IS_THERE + PASS);
+    a.mov_immediate(R2, kept::IS_THERE + way.hook.answers().pass);
     a.sub(R2, R1);
     a.store_32(R0, at + kept::VERDICT, R2);
 }
@@ -300,21 +314,27 @@ fn store_key(a: &mut Assembler, graph: &Graph, way: Way) {
         a.load_32(R1, R6, skb::IFINDEX);
         a.store_32(R10, key(field::INTERFACE), R1);
     }
-    if graph.looks_at(field::USER) {
-        a.mov(R1, R6);
-        a.call(Helper::SocketUid);
-        a.store_32(R10, key(field::USER), R0);
+    match way.hook {
+        Hook::Socket if graph.looks_at(field::USER) => {
+            a.mov(R1, R6);
+            a.call(Helper::SocketUid);
+            a.store_32(R10, key(field::USER), R0);
+        }
+        Hook::Socket => {}
+        Hook::Interface => {
+            a.store_immediate_32(R10, key(field::USER), NO_USER.cast_signed());
+        }
     }
     a.load_32(R1, R6, skb::PROTOCOL);
     a.jump_if_equal(R1, skb::IPV4, "ipv4");
     a.jump_if_not_equal(R1, skb::IPV6, "pass");
-    store_ipv6(a);
-    store_ports(a, ["ports_6", "icmp_6", "root_6"]);
+    store_ipv6(a, way.hook);
+    store_ports(a, way.hook, ["ports_6", "icmp_6", "root_6"]);
     a.mov_immediate(R7, root_6 as i32);
     a.jump("walk");
     a.label("ipv4");
-    store_ipv4(a);
-    store_ports(a, ["ports_4", "icmp_4", "root_4"]);
+    store_ipv4(a, way.hook);
+    store_ports(a, way.hook, ["ports_4", "icmp_4", "root_4"]);
     a.mov_immediate(R7, root_4 as i32);
     a.label("walk");
     a.jump_if_equal(R7, 0, "judged");
@@ -329,12 +349,21 @@ pub(super) fn clear_key(a: &mut Assembler, default: u32) {
     a.store_immediate_32(R10, key(field::BEST), default as i32);
 }
 
-/// Reads `len` bytes at offset `R2` of the packet. If it is shorter it goes to the label.
-fn load_header(a: &mut Assembler, len: i32, shorter: &'static str) {
+/// Reads `len` bytes at offset `R2` of the packet, from the header of IP on. If it is shorter it goes to the label.
+fn load_header(a: &mut Assembler, hook: Hook, len: i32, shorter: &'static str) {
+    /// `BPF_HDR_START_NET`.
+    const FROM_IP: i32 = 1;
     a.mov(R1, R6);
     a.address(R3, R10, HEADER);
     a.mov_immediate(R4, len);
-    a.call(Helper::SkbLoadBytes);
+    match hook {
+        Hook::Socket => a.call(Helper::SkbLoadBytes),
+        // There the packet begins with the frame's header, of whatever length.
+        Hook::Interface => {
+            a.mov_immediate(R5, FROM_IP);
+            a.call(Helper::SkbLoadBytesRelative);
+        }
+    }
     a.jump_if_negative(R0, shorter);
 }
 
@@ -348,9 +377,9 @@ fn store_address(a: &mut Assembler, field: usize, from: i16, words: usize) {
 }
 
 /// `R8` = the protocol, `R7` = where its header begins, or 0 of a fragment behind the first.
-fn store_ipv4(a: &mut Assembler) {
+fn store_ipv4(a: &mut Assembler, hook: Hook) {
     a.mov_immediate(R2, 0);
-    load_header(a, 20, "drop");
+    load_header(a, hook, 20, "drop");
     store_address(a, field::SOURCE, 12, 1);
     store_address(a, field::DESTINATION, 16, 1);
     a.load_8(R8, R10, HEADER + 9);
@@ -370,10 +399,10 @@ fn store_ipv4(a: &mut Assembler) {
 
 /// `R8` = the protocol, `R7` = where its header begins, behind up to eight extension headers, or 0 of a
 /// fragment behind the first.
-fn store_ipv6(a: &mut Assembler) {
+fn store_ipv6(a: &mut Assembler, hook: Hook) {
     const EXTENSIONS_MAX: i32 = 8;
     a.mov_immediate(R2, 0);
-    load_header(a, 40, "drop");
+    load_header(a, hook, 40, "drop");
     store_address(a, field::SOURCE, 8, 4);
     store_address(a, field::DESTINATION, 24, 4);
     a.load_8(R8, R10, HEADER + 6);
@@ -391,20 +420,20 @@ fn store_ipv6(a: &mut Assembler) {
     }
     a.jump("protocol");
     a.label("options");
-    load_extension(a);
+    load_extension(a, hook);
     a.add_immediate(R1, 1);
     a.shift_left_immediate(R1, 3);
     a.add(R7, R1);
     a.jump("extension");
     a.label("authentication");
-    load_extension(a);
+    load_extension(a, hook);
     a.add_immediate(R1, 2);
     a.shift_left_immediate(R1, 2);
     a.add(R7, R1);
     a.jump("extension");
     a.label("fragment");
     a.mov(R2, R7);
-    load_header(a, 8, "drop");
+    load_header(a, hook, 8, "drop");
     a.load_8(R8, R10, HEADER);
     a.add_immediate(R7, 8);
     // The offset: all but the lower 3 bits of its word.
@@ -419,15 +448,15 @@ fn store_ipv6(a: &mut Assembler) {
 }
 
 /// Of the extension header at `R7`: `R8` = what follows, `R1` = the length that it tells.
-fn load_extension(a: &mut Assembler) {
+fn load_extension(a: &mut Assembler, hook: Hook) {
     a.mov(R2, R7);
-    load_header(a, 2, "drop");
+    load_header(a, hook, 2, "drop");
     a.load_8(R8, R10, HEADER);
     a.load_8(R1, R10, HEADER + 1);
 }
 
 /// Puts the ports, or type and code of ICMP, into the key.
-fn store_ports(a: &mut Assembler, [ports, icmp, end]: [&'static str; 3]) {
+fn store_ports(a: &mut Assembler, hook: Hook, [ports, icmp, end]: [&'static str; 3]) {
     a.jump_if_equal(R7, 0, end);
     for protocol in [6, 17, 33, 132, 136, 1, 58] {
         a.jump_if_equal(R8, protocol, ports);
@@ -435,7 +464,7 @@ fn store_ports(a: &mut Assembler, [ports, icmp, end]: [&'static str; 3]) {
     a.jump(end);
     a.label(ports);
     a.mov(R2, R7);
-    load_header(a, 4, end);
+    load_header(a, hook, 4, end);
     a.load_32(R1, R10, HEADER);
     a.swap_to_big_endian_32(R1);
     a.mov(R2, R1);

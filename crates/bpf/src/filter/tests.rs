@@ -7,6 +7,7 @@ use aya::programs::{TestRun, TestRunOptions};
 use sidestep_filter::profiles::{Packets, Profile};
 use sidestep_filter::{Action, Names, Packet, RuleList, compile};
 
+use super::frame::{Answers, Hook};
 use super::*;
 
 struct Machine;
@@ -40,7 +41,9 @@ fn programs_answer_like_the_list() {
         let mut denied = 0;
         for mut packet in Packets::new(&list, 13).take(1_000) {
             // A socket of a test is root's.
-            packet.user = 0;
+            if packet.way != sidestep_filter::Way::Forwarded {
+                packet.user = 0;
+            }
             let wanted = action(&list, &packet);
             assert_eq!(judged(&set, &packet, &bytes(&packet)), wanted, "{profile:?}: {packet}");
             denied += usize::from(wanted == Action::Deny);
@@ -84,8 +87,11 @@ fn headers_that_are_not_plain_are_read() {
         let (from, to) = if v6 { ("[::1]:9", "[::2]:443") } else { ("10.0.0.1:9", "10.0.0.2:443") };
         Packet::between(6, from.parse().unwrap(), to.parse().unwrap(), sidestep_filter::Way::In)
     };
+    // At a socket a packet begins with the header of IP, at an interface with that of its frame.
     let is = |packet: &Packet, bytes: &[u8], wanted| {
         assert_eq!(judged(&set, packet, bytes), wanted, "{bytes:02x?}");
+        let forwarded = Packet { way: sidestep_filter::Way::Forwarded, ..*packet };
+        assert_eq!(judged(&set, &forwarded, bytes), wanted, "forwarded: {bytes:02x?}");
     };
     // Options of IPv4: a header of 24 bytes.
     let mut with_options = bytes(&tcp(false));
@@ -137,13 +143,21 @@ fn run(set: &Set, packet: &Packet, bytes: &[u8], repeat: u32) -> (Action, Durati
     let way = match packet.way {
         sidestep_filter::Way::In => WAYS[0],
         sidestep_filter::Way::Out => WAYS[1],
+        sidestep_filter::Way::Forwarded => FORWARDED,
     };
     let options = TestRunOptions { data_in: Some(bytes), repeat, ..TestRunOptions::default() };
-    let judge: &CgroupSkb = set.loaded.program(way.judge).unwrap().try_into().unwrap();
-    let ran = judge.test_run(options).unwrap();
-    let action = match ran.return_value {
-        0 => Action::Deny,
-        1 => Action::Permit,
+    let judge = set.loaded.program(way.judge).unwrap();
+    let ran = if way.hook == Hook::Interface {
+        let judge: &SchedClassifier = judge.try_into().unwrap();
+        judge.test_run(options).unwrap()
+    } else {
+        let judge: &CgroupSkb = judge.try_into().unwrap();
+        judge.test_run(options).unwrap()
+    };
+    let Answers { pass, drop } = way.hook.answers();
+    let action = match ran.return_value.cast_signed() {
+        answer if answer == drop => Action::Deny,
+        answer if answer == pass => Action::Permit,
         other => panic!("{other}"),
     };
     (action, ran.duration)

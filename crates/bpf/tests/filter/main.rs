@@ -2,6 +2,8 @@
 //!
 //! The tests need privilege and say what they lacked when they skip.
 
+mod router;
+
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};

@@ -1,4 +1,4 @@
-//! `iptables-save`: chains INPUT and OUTPUT of table `filter`.
+//! `iptables-save`: chains INPUT, OUTPUT and FORWARD of table `filter`.
 
 use super::draft::{Draft, everything, ports, prefix, protocol};
 use super::imported::{Entry, Imported};
@@ -97,7 +97,7 @@ fn direction(chain: &str) -> Result<Direction, String> {
     match chain {
         "INPUT" => Ok(Direction::In),
         "OUTPUT" => Ok(Direction::Out),
-        "FORWARD" => Err("it is about forwarded packets".to_owned()),
+        "FORWARD" => Ok(Direction::Forwarded),
         other => Err(format!("it is of chain `{other}`, which others jump to")),
     }
 }
@@ -117,6 +117,9 @@ fn rule<'a>(
             "-p" => {
                 let number = protocol(value()?)?;
                 draft.rule.protocol = number.map_or(Protocol::Any, Protocol::Number);
+            }
+            "-i" if direction == Direction::Forwarded => {
+                return Err("a forwarded packet is judged where it leaves".to_owned());
             }
             "-i" | "-o" => draft.rule.interface = Some(interface(value()?)?),
             "--sport" => draft.source_ports = vec![range(value()?)?],

@@ -1,4 +1,4 @@
-//! `nft -j list ruleset`: base chains of hooks `input` and `output`, of families ip, ip6 and inet.
+//! `nft -j list ruleset`: base chains of hooks `input`, `output` and `forward`, of families ip, ip6 and inet.
 
 use std::collections::HashMap;
 
@@ -35,7 +35,9 @@ pub(super) fn read(text: &str) -> Result<Imported, String> {
     for rule in objects.iter().filter_map(|object| object.get("rule")) {
         let read = match chains.get(&key(rule, "chain")) {
             Some(direction) => draft(rule, *direction).and_then(|draft| draft.rules()),
-            None => Err("its chain is not taken: only hooks input and output are".to_owned()),
+            None => {
+                Err("its chain is not taken: only hooks input, output and forward are".to_owned())
+            }
         };
         match read {
             Ok(rules) => entries.extend(rules.into_iter().map(Entry::Rule)),
@@ -65,6 +67,7 @@ fn hook(chain: &Value) -> Option<Direction> {
     match chain["hook"].as_str()? {
         "input" => Some(Direction::In),
         "output" => Some(Direction::Out),
+        "forward" => Some(Direction::Forwarded),
         _ => None,
     }
 }
@@ -141,6 +144,9 @@ fn condition(draft: &mut Draft, condition: &Value) -> Result<(), String> {
             }
         }
         ["meta", "nfproto"] => draft.is_v6 = Some(right == "ipv6"),
+        ["meta", "iifname"] if draft.rule.direction == Direction::Forwarded => {
+            return Err("a forwarded packet is judged where it leaves".to_owned());
+        }
         ["meta", "iifname" | "oifname"] => {
             let name = text_of(right)?;
             let wrong = format!("`{name}` is no single interface");

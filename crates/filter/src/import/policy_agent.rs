@@ -18,7 +18,8 @@
 //! ```
 //!
 //! What goes both ways is two rules: as it stands for packets that leave, and with its ends exchanged for
-//! those that arrive. What no rule permits is denied.
+//! those that arrive. What is routed is `forwarded` in both forms: it meets a list once, where on z/OS it meets it
+//! as it comes and as it goes, so a service for one of these alone is left out. What no rule permits is denied.
 
 use std::collections::HashMap;
 
@@ -184,14 +185,30 @@ fn of_service(
         draft.rules()
     };
     let ends = [(source, service.source_ports), (destination, service.destination_ports)];
-    match service.direction {
-        Direction::Both => {
-            let mut rules = draft(ends, Direction::Out)?;
-            rules.extend(draft([ends[1], ends[0]], Direction::In)?);
-            Ok(rules)
+    let exchanged = [ends[1], ends[0]];
+    let ways: &[_] = match (service.routing, service.direction) {
+        (Routing::Local, Direction::Both) => &[(ends, Direction::Out), (exchanged, Direction::In)],
+        (Routing::Local, direction) => &[(ends, direction)],
+        (Routing::Routed, Direction::Both) => {
+            &[(ends, Direction::Forwarded), (exchanged, Direction::Forwarded)]
         }
-        direction => draft(ends, direction),
+        (Routing::Either, Direction::Both) => &[
+            (ends, Direction::Out),
+            (exchanged, Direction::In),
+            (ends, Direction::Forwarded),
+            (exchanged, Direction::Forwarded),
+        ],
+        (_, _) => {
+            return Err(
+                "it is about routed packets in one direction, and they are judged once".into()
+            );
+        }
+    };
+    let mut rules = Vec::new();
+    for &(ends, direction) in ways {
+        rules.extend(draft(ends, direction)?);
     }
+    Ok(rules)
 }
 
 /// What one side of a rule may be.
@@ -245,12 +262,32 @@ fn value(statement: &Statement) -> Result<&str, String> {
     value.ok_or_else(|| format!("`{}` has no value", statement.keyword))
 }
 
-#[derive(Default)]
 struct Service {
     protocol: Protocol,
     source_ports: Ports,
     destination_ports: Ports,
     direction: Direction,
+    routing: Routing,
+}
+
+impl Default for Service {
+    fn default() -> Self {
+        Self {
+            protocol: Protocol::Any,
+            source_ports: Ports::ANY,
+            destination_ports: Ports::ANY,
+            direction: Direction::Both,
+            routing: Routing::Local,
+        }
+    }
+}
+
+/// Whether the packets are this host's own.
+#[derive(Clone, Copy)]
+enum Routing {
+    Local,
+    Routed,
+    Either,
 }
 
 fn service(statements: &[Statement]) -> Result<Service, String> {
@@ -264,10 +301,14 @@ fn service(statements: &[Statement]) -> Result<Service, String> {
             "sourceportrange" => service.source_ports = port_range(statement)?,
             "destinationportrange" => service.destination_ports = port_range(statement)?,
             "direction" => service.direction = direction(statement)?,
-            "routing" => match value(statement)?.to_ascii_lowercase().as_str() {
-                "local" | "either" => {}
-                other => return Err(format!("it is about packets that are `{other}`")),
-            },
+            "routing" => {
+                service.routing = match value(statement)?.to_ascii_lowercase().as_str() {
+                    "local" => Routing::Local,
+                    "routed" => Routing::Routed,
+                    "either" => Routing::Either,
+                    other => return Err(format!("routing `{other}`")),
+                };
+            }
             other => return Err(format!("`{other}` in its service has no place here")),
         }
     }

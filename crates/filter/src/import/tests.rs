@@ -27,7 +27,8 @@ COMMIT
 -A INPUT -p icmp -m icmp --icmp-type 3/1 -j ACCEPT
 -A INPUT ! -s 10.9.0.0/16 -j DROP
 -A OUTPUT -p udp --sport 53 -m owner --uid-owner 1000 -j REJECT --reject-with icmp-port-unreachable
--A FORWARD -j DROP
+-A FORWARD -i eth0 -j ACCEPT
+-A FORWARD -o eth0 -j DROP
 -A OUTPUT -j LOG
 COMMIT
 "#;
@@ -43,8 +44,9 @@ permit tcp 0.0.0.0/0 any:60000- in
 permit icmp:3/1 0.0.0.0/0 any in
 # left out: line 14: -A INPUT ! -s 10.9.0.0/16 -j DROP: it has a negation
 deny udp 0.0.0.0/0:53 any out user 1000
-# left out: line 16: -A FORWARD -j DROP: it is about forwarded packets
-# left out: line 17: -A OUTPUT -j LOG: its target is `LOG`
+# left out: line 16: -A FORWARD -i eth0 -j ACCEPT: a forwarded packet is judged where it leaves
+deny any 0.0.0.0/0 any forwarded on eth0
+# left out: line 18: -A OUTPUT -j LOG: its target is `LOG`
 deny any 0.0.0.0/0 any in
 default permit
 "
@@ -64,7 +66,7 @@ fn of_nft() {
 {"table": {"family": "inet", "name": "filter", "handle": 1}},
 {"chain": {"family": "inet", "table": "filter", "name": "input", "handle": 1, "type": "filter",
   "hook": "input", "prio": 0, "policy": "drop"}},
-{"chain": {"family": "inet", "table": "filter", "name": "forward", "handle": 2, "hook": "forward"}},
+{"chain": {"family": "inet", "table": "filter", "name": "forward", "handle": 2, "hook": "forward", "policy": "drop"}},
 {"chain": {"family": "ip", "table": "old", "name": "input", "handle": 3, "hook": "input"}},
 {"rule": {"family": "inet", "table": "filter", "chain": "input", "handle": 4, "expr": [
   {"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "saddr"}},
@@ -81,7 +83,10 @@ fn of_nft() {
 {"rule": {"family": "inet", "table": "filter", "chain": "input", "handle": 7, "expr": [
   {"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "saddr"}}, "right": "@bad"}},
   {"drop": null}]}},
-{"rule": {"family": "inet", "table": "filter", "chain": "forward", "handle": 8, "expr": [{"drop": null}]}}
+{"rule": {"family": "inet", "table": "filter", "chain": "forward", "handle": 8, "expr": [
+  {"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": "eth0"}}, {"accept": null}]}},
+{"rule": {"family": "inet", "table": "filter", "chain": "forward", "handle": 9, "expr": [
+  {"match": {"op": "==", "left": {"meta": {"key": "oifname"}}, "right": "eth0"}}, {"accept": null}]}}
 ]}"#;
     assert_eq!(
         imported(Format::Nft, text),
@@ -91,8 +96,10 @@ permit tcp 10.0.0.0/8 any:80-90 in
 # left out: rule 5 of filter input: it compares by `in`
 permit icmp6:135 any any in on eth0
 # left out: rule 7 of filter input: it asks the set `@bad`
-# left out: rule 8 of filter forward: its chain is not taken: only hooks input and output are
+# left out: rule 8 of filter forward: a forwarded packet is judged where it leaves
+permit any any any forwarded on eth0
 deny any any any in
+deny any any any forwarded
 default permit
 "
     );
@@ -127,6 +134,24 @@ IpFilterPolicy
   {
     IpGenericFilterAction { IpFilterAction IpSec }
   }
+  IpFilterRule          Through
+  {
+    IpSourceAddr        10.1.0.0/16
+    IpService { Routing Routed }
+    IpGenericFilterActionRef Permit
+  }
+  IpFilterRule          Everywhere
+  {
+    IpService { Protocol ICMP
+      Routing Either }
+    IpGenericFilterActionRef Permit
+  }
+  IpFilterRule          Half
+  {
+    IpService { Routing Routed
+      Direction Inbound }
+    IpGenericFilterActionRef Permit
+  }
   IpFilterRule          Rest
   {
     IpDestAddr          All6
@@ -144,6 +169,13 @@ permit tcp 10.1.0.0/16 192.0.2.7:443 in
 permit tcp 192.0.2.7:443 10.2.0.1 out
 permit tcp 10.2.0.1 192.0.2.7:443 in
 # left out: line 22: ipfilterrule Tunnel: its action is `ipsec`
+permit any 10.1.0.0/16 any forwarded
+permit any any 10.1.0.0/16 forwarded
+permit icmp any any out
+permit icmp any any in
+permit icmp any any forwarded
+permit icmp any any forwarded
+# left out: line 38: ipfilterrule Half: it is about routed packets in one direction, and they are judged once
 deny udp any [::/0]:6000-6010 in
 default deny
 "

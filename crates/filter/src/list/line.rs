@@ -63,13 +63,14 @@ fn conditions(rule: &mut Rule, words: &mut Words<'_>) -> Result<(), Fault> {
     let mut has_direction = false;
     while let Some(word) = words.next() {
         match word.text {
-            "in" | "out" | "both" => {
+            "in" | "out" | "both" | "forwarded" => {
                 once(has_direction, word, "the direction")?;
                 has_direction = true;
                 rule.direction = match word.text {
                     "in" => Direction::In,
                     "out" => Direction::Out,
-                    _ => Direction::Both,
+                    "both" => Direction::Both,
+                    _ => Direction::Forwarded,
                 };
             }
             "on" => {
@@ -86,7 +87,7 @@ fn conditions(rule: &mut Rule, words: &mut Words<'_>) -> Result<(), Fault> {
             }
             text => {
                 return Err(word.fault(format!(
-                    "`{text}` is no condition: use in, out, both, on INTERFACE, user NAME, log"
+                    "`{text}` is no condition: use in, out, both, forwarded, on INTERFACE, user NAME, log"
                 )));
             }
         }
