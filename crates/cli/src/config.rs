@@ -310,6 +310,11 @@ const TABLES: &[(&str, &[Key])] = &[
                 set: |s, v| lines(v).map(|v| s.filter_rules = Some(v)),
                 get: |s| s.filter_rules.as_ref().map(|lines| filter_rules::shown(lines)),
             },
+            Key {
+                name: "forwarded",
+                set: |s, v| list(v, interface).map(|v| s.filter_forwarded = Some(v)),
+                get: |s| s.filter_forwarded.as_ref().map(|list| listed(list, ", ")),
+            },
         ],
     ),
     (
@@ -662,6 +667,7 @@ mod tests {
             [filter]
             file = "/etc/sidestep/rules"
             rules = "default deny"
+            forwarded = ["eth0", "eth1"]
             [distributor]
             interface = "eth0"
             [smc-r]
@@ -703,6 +709,7 @@ mod tests {
             agent_metrics: "127.0.0.1:9464".parse().ok(),
             filter_file: Some("/etc/sidestep/rules".into()),
             filter_rules: Some(format!("{}default deny", "\n".repeat(31))),
+            filter_forwarded: Some(["eth0", "eth1"].map(|name| name.parse().unwrap()).to_vec()),
             adapters: Some(["10.0.0.1", "soft:eth1"].map(|text| text.parse().unwrap()).to_vec()),
             faults: "loss=1%".parse().ok(),
             vips: Some(VipSet::default()),
@@ -861,6 +868,7 @@ mod tests {
                 "agent.metrics",
                 "filter.file",
                 "filter.rules",
+                "filter.forwarded",
                 "distributor.interface",
                 "smc-r.adapters",
                 "smc-r.faults",

@@ -20,7 +20,7 @@ use clap::ValueEnum;
 use ipnet::IpNet;
 use sidestep_distributor::VipSet;
 use sidestep_gateway::AdapterChoice;
-use sidestep_proto::policy::PortRange;
+use sidestep_proto::policy::{Interface, PortRange};
 use sidestep_proto::rendezvous::UEIDS_MAX;
 use sidestep_socket::process::options::AGENT_SOCKET;
 
@@ -109,6 +109,8 @@ pub(crate) struct Settings {
     pub(crate) filter_file: Option<PathBuf>,
     /// The same: a list itself, whose lines have the numbers that they have in the file.
     pub(crate) filter_rules: Option<String>,
+    /// The same: where packets leave that are forwarded.
+    pub(crate) filter_forwarded: Option<Vec<Interface>>,
     /// These two for `sidestep gateway`.
     pub(crate) adapters: Option<Vec<AdapterChoice>>,
     pub(crate) faults: Option<FaultPlan>,
@@ -195,6 +197,7 @@ impl Settings {
             agent_metrics: self.agent_metrics.or(lower.agent_metrics),
             filter_file: self.filter_file.or(lower.filter_file),
             filter_rules: self.filter_rules.or(lower.filter_rules),
+            filter_forwarded: self.filter_forwarded.or(lower.filter_forwarded),
             adapters: self.adapters.or(lower.adapters),
             faults: self.faults.or(lower.faults),
             vips: self.vips.or(lower.vips),
@@ -259,6 +262,7 @@ impl From<Options> for Settings {
             agent_metrics: None,
             filter_file: None,
             filter_rules: None,
+            filter_forwarded: None,
             adapters: None,
             faults: None,
             vips: None,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
 use sidestep_filter::{Format, Way};
+use sidestep_proto::policy::Interface;
 
 use super::bench::parse_time;
 
@@ -78,6 +79,11 @@ pub(crate) struct FilterApplyArgs {
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) cgroup: Option<PathBuf>,
 
+    /// Judge packets that this host forwards as well, where they leave by one of these interfaces
+    /// (eth0,eth1) [default: filter.forwarded of the configuration]
+    #[arg(long, value_name = "INTERFACES", value_delimiter = ',')]
+    pub(crate) forwarded: Vec<Interface>,
+
     /// Print one JSON object instead of a line
     #[arg(long)]
     pub(crate) json: bool,
@@ -146,15 +152,15 @@ pub(crate) struct FilterTestArgs {
     /// Where it goes
     pub(crate) to: String,
 
-    /// Whether it arrives here or leaves
-    #[arg(value_name = "in|out", hide_possible_values = true)]
+    /// Whether it arrives here, leaves, or is forwarded
+    #[arg(value_name = "in|out|forwarded", hide_possible_values = true)]
     pub(crate) way: WayWord,
 
     /// The interface that it arrives at or leaves by [default: one without a name]
     #[arg(long = "on", value_name = "INTERFACE")]
     pub(crate) interface: Option<String>,
 
-    /// Whose the socket is [default: root]
+    /// Whose the socket is; a forwarded packet has none [default: root]
     #[arg(long, value_name = "USER")]
     pub(crate) user: Option<String>,
 
@@ -174,6 +180,8 @@ pub(crate) enum WayWord {
     In,
     /// It leaves.
     Out,
+    /// It passes through this host.
+    Forwarded,
 }
 
 impl From<WayWord> for Way {
@@ -181,6 +189,7 @@ impl From<WayWord> for Way {
         match word {
             WayWord::In => Self::In,
             WayWord::Out => Self::Out,
+            WayWord::Forwarded => Self::Forwarded,
         }
     }
 }
@@ -192,10 +201,12 @@ A list has a rule in each line; the first that matches a packet decides:
   permit icmp  any         any
   deny   udp   any         any:6000-6010     user nobody
   deny   any   10.1.0.0/16 any               log
+  deny   tcp   any         any:25            forwarded
   default permit
 
 It holds for the sockets of all programs, under Sidestep or not, and for what moves to shared
-memory or RDMA, until it is removed or the host ends. docs/filter.md tells more.
+memory or RDMA, until it is removed or the host ends. Of packets that this host forwards, those are
+judged that leave by an interface of `apply --forwarded`. docs/filter.md tells more.
 
 Examples:
   sidestep filter check /etc/sidestep/rules
@@ -210,10 +221,11 @@ const APPLY_HELP: &str = "\
 A list with a mistake changes nothing. A change is one moment: each packet meets the old rules or
 the new ones, those of connections that live too. Connections in shared memory that the new ones
 deny are reset. It needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN,
-cgroup version 2 and a BPF file system at /sys/fs/bpf.
+cgroup version 2 and a BPF file system at /sys/fs/bpf; --forwarded needs Linux 6.6.
 
 Examples:
   sidestep filter apply /etc/sidestep/rules
+  sidestep filter apply --forwarded eth0,eth1
   sidestep filter apply --confirm 30s       from a distance: who is locked out is back in 30 s
 
 Exit status: 0 if the list is in force; 1 if not; 2 if the command line is wrong.";
@@ -247,6 +259,7 @@ Examples:
   sidestep filter test tcp 10.1.2.3:5000 192.0.2.7:443 in
   sidestep filter test udp [2001:db8::1]:53 [2001:db8::2]:4000 out --user nobody
   sidestep filter test icmp:8/0 10.1.2.3 192.0.2.7 in --file new-rules
+  sidestep filter test tcp 10.1.2.3:5000 192.0.2.7:25 forwarded --on eth1
 
 Exit status: 0 if there is an answer; 1 if there is no filter or the packet makes no sense; 2 if the
 command line is wrong.";

@@ -284,6 +284,61 @@ fn doctor_names_the_rule_that_denies_rdma_to_a_peer() {
     );
 }
 
+/// The host is a router between a neighbour and a network where nobody is.
+#[test]
+fn forwarded_packets_are_judged_shown_and_counted() {
+    let Some(host) = Host::make() else { return };
+    let neighbour = Neighbour::of(&host);
+    let file = host.place.file("rules", "deny udp any any:53 forwarded\n");
+    let apply = format!("apply {} --cgroup {}", file.display(), host.cgroup.path().display());
+    let (status, _, errors) = host.sidestep(&format!("{apply} --forwarded to-net,nowhere0"));
+    assert_eq!(status, Some(1));
+    assert!(errors.contains("there is no interface nowhere0 here"), "{errors}");
+    assert!(host.sidestep("show").1.contains("no filter is in force"));
+
+    let (status, text, errors) = host.sidestep(&format!("{apply} --forwarded to-net"));
+    if errors.contains("Linux 6.6") {
+        return println!("skipped: {errors}");
+    }
+    assert_eq!(status, Some(0), "{errors}");
+    assert!(text.contains("; forwarded packets by to-net; no filter was before"), "{text}");
+    for port in [53, 53, 54] {
+        neighbour.send(port);
+    }
+    let show = || -> Value { serde_json::from_str(&host.sidestep("show --json").1).unwrap() };
+    let counts =
+        |show: &Value| ["forwarded_permitted", "forwarded_denied"].map(|it| show[it].as_u64());
+    assert_eq!(counts(&show()), [Some(1), Some(2)]);
+    let text = host.sidestep("show").1;
+    let line = "\nof packets forwarded by to-net: 1 passed, 2 were denied\n";
+    assert!(text.contains(line), "{text}");
+    let list: Value = serde_json::from_str(&host.sidestep("list --json").1).unwrap();
+    assert_eq!([&list[0]["packets"], &list[1]["packets"]], [2, 1]);
+    let line = "sidestep_filter_forwarded_packets_total{action=\"deny\"} 2";
+    let metrics = host.metrics();
+    assert!(metrics.contains(line), "{metrics}");
+    let test = host.sidestep("test udp 10.1.0.1:9 10.2.0.7:53 forwarded --on to-net").1;
+    assert!(test.contains("deny: line 1: deny udp any any:53 forwarded"), "{test}");
+
+    // What is not confirmed is taken back here as well; without a word the configuration decides.
+    let (status, _, _) = host.sidestep(&format!("{apply} --confirm 1s"));
+    assert_eq!(status, Some(1));
+    assert_eq!(
+        show()["forwarded"],
+        serde_json::json!([{"interface": "to-net", "is_judged": true}])
+    );
+    neighbour.send(53);
+    assert_eq!(counts(&show())[1], Some(3));
+    let configuration = host.place.file("sidestep.toml", "[filter]\nforwarded = [\"to-us\"]\n");
+    let apply = format!("{apply} --config {}", configuration.display());
+    assert_eq!(host.sidestep(&apply).0, Some(0));
+    assert_eq!(show()["forwarded"], serde_json::json!([{"interface": "to-us", "is_judged": true}]));
+
+    host.run("ip link del to-us");
+    let text = host.sidestep("show").1;
+    assert!(text.contains("to-us (not judged there now: apply the list again)"), "{text}");
+}
+
 /// Who has locked himself out does not press the key.
 #[test]
 fn what_is_not_confirmed_is_taken_back() {
@@ -360,6 +415,12 @@ impl Host {
         command
     }
 
+    fn run(&self, command: &str) {
+        let mut words = command.split(' ');
+        let mut command = self.within(Path::new(words.next().unwrap()));
+        assert!(command.args(words).status().unwrap().success(), "{command:?}");
+    }
+
     fn sidestep(&self, words: &str) -> (Option<i32>, String, String) {
         outcome(&mut self.command(words))
     }
@@ -395,6 +456,58 @@ impl Host {
         );
         let mut command = self.within(Path::new("bash"));
         command.args(["-c", &script]).stderr(Stdio::null()).status().unwrap().success()
+    }
+}
+
+/// A host that reaches all others by this one.
+struct Neighbour {
+    keeper: Child,
+}
+
+impl Neighbour {
+    fn of(host: &Host) -> Self {
+        let mut command = host.within(Path::new("unshare"));
+        let keeper = command.args(["--net", "sh", "-c", "echo ready && read end"]);
+        let keeper = keeper.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut keeper = keeper.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(keeper.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let neighbour = Self { keeper };
+        let its = neighbour.keeper.id();
+        for command in [
+            &format!("ip link add to-us type veth peer name us netns {its}"),
+            "ip addr add 10.1.0.2/24 dev to-us",
+            "ip link set to-us up",
+            "ip link add to-net type veth peer name net",
+            "ip addr add 10.2.0.2/24 dev to-net",
+            "ip link set net up",
+            "ip link set to-net up",
+            "ip neigh add 10.2.0.7 lladdr 02:00:00:00:00:07 dev to-net",
+            "sysctl -qw net.ipv4.ip_forward=1",
+        ] {
+            host.run(command);
+        }
+        neighbour.run("ip addr add 10.1.0.1/24 dev us && ip link set us up");
+        neighbour.run("ip route add default via 10.1.0.2");
+        neighbour
+    }
+
+    fn run(&self, script: &str) {
+        let keeper = self.keeper.id().to_string();
+        let mut command = Command::new("nsenter");
+        command.args(["--net", "--target", &keeper, "bash", "-c", script]);
+        assert!(command.status().unwrap().success(), "{script}");
+    }
+
+    fn send(&self, port: u16) {
+        self.run(&format!("echo x > /dev/udp/10.2.0.7/{port}"));
+    }
+}
+
+impl Drop for Neighbour {
+    fn drop(&mut self) {
+        _ = self.keeper.kill();
+        _ = self.keeper.wait();
     }
 }
 

@@ -33,6 +33,8 @@ pub(super) enum FilterError {
     Packet(String),
     #[error("a filter is in force for {0}: `sidestep filter remove` first, or leave out --cgroup")]
     OtherCgroup(String),
+    #[error("there is no interface {0} here, by which packets could be forwarded")]
+    NoInterface(String),
     #[error("cannot wait for signals: {0}")]
     Signals(io::Error),
     #[error("cannot wait for lines of the log: {0}")]

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde_json::json;
 use sidestep_bpf::{Cgroup, Filter, Identity};
-use sidestep_filter::Compiled;
+use sidestep_filter::{Compiled, Names};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::answer::{FilterError, counted, say, say_json};
@@ -19,8 +19,9 @@ use super::check::remarks;
 use super::diff::in_short;
 use super::in_force::{self, About, InForce, PINS, name_of};
 use super::moved;
-use super::source::Source;
+use super::source::{Machine, Source};
 use crate::args::FilterApplyArgs;
+use crate::config::Configuration;
 use crate::output;
 
 pub(super) fn execute(args: &FilterApplyArgs) -> Result<(), FilterError> {
@@ -30,16 +31,22 @@ pub(super) fn execute(args: &FilterApplyArgs) -> Result<(), FilterError> {
     let _lock = in_force::lock()?;
     let before = InForce::find()?;
     let cgroup = cgroup(args.cgroup.as_deref(), before.as_ref())?;
+    let (forwarded, indices) = forwarded(args)?;
     // Before anything is changed: who cannot be asked cannot confirm.
     let confirmation = args.confirm.map(Confirmation::prepare).transpose()?;
     let about = About {
         file: std::path::absolute(&source.path).unwrap_or_else(|_| source.path.clone()),
         cgroup,
+        forwarded,
         applied_s: Timestamp::now().as_second(),
         rules: source.list.rules.len(),
     };
     let identity = in_force::keep(&source, &about)?;
-    put(before.as_ref(), &about.cgroup, &source, &compiled, identity)?;
+    let filter = put(before.as_ref(), &about.cgroup, &source, &compiled, identity)?;
+    if let Err(error) = filter.judge_forwarded(&indices) {
+        take_back(before)?;
+        return Err(error.into());
+    }
     let reset = moved::reset_denied();
     if let Some(confirmation) = confirmation
         && let Err(reason) = confirmation.wait()
@@ -52,6 +59,7 @@ pub(super) fn execute(args: &FilterApplyArgs) -> Result<(), FilterError> {
         return say_json(&json!({
             "file": about.file,
             "cgroup": about.cgroup,
+            "forwarded": about.forwarded,
             "name": name_of(identity),
             "rules": source.list.rules.len(),
             "default": source.list.default.to_string(),
@@ -63,8 +71,12 @@ pub(super) fn execute(args: &FilterApplyArgs) -> Result<(), FilterError> {
         |before| in_short(&before.list, &source.list),
     );
     let rules = counted(&source.list.rules);
+    let forwarded = match about.forwarded.join(", ") {
+        names if names.is_empty() => names,
+        names => format!("; forwarded packets by {names}"),
+    };
     let reset = reset.to_text();
-    say(&format!("in force: {rules} of {}; {change}{reset}\n", source.path.display()))
+    say(&format!("in force: {rules} of {}{forwarded}; {change}{reset}\n", source.path.display()))
 }
 
 /// The group that is asked for, or that the filter has already, or that of all processes.
@@ -79,25 +91,51 @@ fn cgroup(asked: Option<&Path>, before: Option<&InForce>) -> Result<PathBuf, Fil
     }
 }
 
+/// The interfaces, by name and index, where packets leave that are forwarded and to be judged.
+fn forwarded(args: &FilterApplyArgs) -> Result<(Vec<String>, Vec<u32>), FilterError> {
+    let names = if args.forwarded.is_empty() {
+        let environment = |name: &str| std::env::var_os(name);
+        let configuration = Configuration::load(args.list.config.as_deref(), environment)?;
+        configuration.settings.filter_forwarded.unwrap_or_default()
+    } else {
+        args.forwarded.clone()
+    };
+    let machine = Machine::default();
+    let index = |name: String| match machine.interface(&name) {
+        Some(index) => Ok((name, index)),
+        None => Err(FilterError::NoInterface(name)),
+    };
+    names.iter().map(ToString::to_string).map(index).collect()
+}
+
 fn put(
     before: Option<&InForce>,
     cgroup: &Path,
     source: &Source,
     compiled: &Compiled,
     identity: Identity,
-) -> Result<(), FilterError> {
+) -> Result<Filter, FilterError> {
     let (graph, rules) = (&compiled.graph, source.list.rules.len());
     match before {
-        Some(before) => before.filter.put(graph, rules, identity)?,
-        None => drop(Filter::attach(Path::new(PINS), cgroup, graph, rules, identity)?),
+        Some(before) => {
+            before.filter.put(graph, rules, identity)?;
+            Ok(before.filter.clone())
+        }
+        None => Ok(Filter::attach(Path::new(PINS), cgroup, graph, rules, identity)?),
     }
-    Ok(())
 }
 
 fn take_back(before: Option<InForce>) -> Result<(), FilterError> {
     match before {
         Some(before) => {
             before.filter.take_back(before.identity)?;
+            // The list may be the same, and what was told of it another.
+            before.about.write(before.identity)?;
+            // An interface that has gone meanwhile forwards nothing.
+            let machine = Machine::default();
+            let names = before.about.forwarded.iter();
+            let indices: Vec<u32> = names.filter_map(|name| machine.interface(name)).collect();
+            before.filter.judge_forwarded(&indices)?;
             moved::reset_denied();
             in_force::forget_all_but(Some(before.identity));
         }

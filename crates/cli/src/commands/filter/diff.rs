@@ -131,7 +131,7 @@ mod tests {
     fn rules_are_compared_as_they_are_meant() {
         let old = "permit tcp any any\ndeny udp any any:53\ndeny any any any\n";
         let same =
-            "# the same\npermit  tcp any any both\n\ndeny udp any any:53-53\ndeny any any any";
+            "# the same\npermit  tcp   any any\n\ndeny udp any any:53-53\ndeny any any any";
         assert_eq!(difference(old, same), "The list in force is the same.\n");
         let new = "permit tcp any any\npermit tcp any any\ndeny any any any\ndefault deny\n";
         let expected = "- line 2: deny udp any any:53\n+ line 2: permit tcp any any\n\

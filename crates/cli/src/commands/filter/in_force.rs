@@ -37,6 +37,9 @@ pub(in crate::commands) struct About {
     pub(in crate::commands) file: PathBuf,
     /// The group of processes whose packets are judged.
     pub(in crate::commands) cgroup: PathBuf,
+    /// Where packets leave that are forwarded and judged.
+    #[serde(default)]
+    pub(in crate::commands) forwarded: Vec<String>,
     /// When it was put into force, in seconds since 1970.
     pub(in crate::commands) applied_s: i64,
     /// How many rules it has.
@@ -71,6 +74,11 @@ impl InForce {
 }
 
 impl About {
+    pub(super) fn write(&self, identity: Identity) -> Result<(), FilterError> {
+        let text = serde_json::to_string(self).expect("paths and names that are text, and numbers");
+        write(&path_of(identity, "json"), &text)
+    }
+
     fn read(identity: Identity) -> Result<Self, FilterError> {
         serde_json::from_str(&read(&path_of(identity, "json"))?)
             .map_err(|error| foreign(identity, "json", error.to_string()))
@@ -123,15 +131,16 @@ pub(in crate::commands) fn denial(
 /// Keeps a list for the time when it is in force.
 pub(super) fn keep(source: &Source, about: &About) -> Result<Identity, FilterError> {
     let identity = identity(&source.text);
-    let about = serde_json::to_string(about).expect("paths that are text, and a number");
-    for (kind, content) in [("rules", source.text.as_str()), ("json", &about)] {
-        let path = path_of(identity, kind);
-        // The same list may be in force now: a reader finds the old file or the new one.
-        let new = path.with_extension("new");
-        let written = fs::write(&new, content).and_then(|()| fs::rename(&new, &path));
-        written.map_err(|error| FilterError::file(&path, error))?;
-    }
+    write(&path_of(identity, "rules"), &source.text)?;
+    about.write(identity)?;
     Ok(identity)
+}
+
+/// The same list may be in force now: a reader finds the old file or the new one.
+fn write(path: &Path, content: &str) -> Result<(), FilterError> {
+    let new = path.with_extension("new");
+    let written = fs::write(&new, content).and_then(|()| fs::rename(&new, path));
+    written.map_err(|error| FilterError::file(path, error))
 }
 
 /// Removes the lists that are not in force. A list that cannot be removed does no harm.

@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use serde_json::json;
-use sidestep_bpf::{Cgroup, Filter, Hits, PacketProgram, packet_programs};
+use sidestep_bpf::{Cgroup, Filter, Hits, PacketProgram, Totals, packet_programs};
+use sidestep_filter::Names;
 
 use super::answer::{FilterError, counted, say, say_json};
 use super::control_groups::directories;
 use super::in_force::{InForce, name_of};
+use super::source::Machine;
 use crate::accounts;
 use crate::args::FilterShowArgs;
 
@@ -26,6 +28,7 @@ pub(super) fn show(args: &FilterShowArgs) -> Result<(), FilterError> {
     let applied = Timestamp::from_second(about.applied_s).unwrap_or_default();
     let totals = filter.totals()?;
     let others = Others::find(&filter, &about.cgroup)?;
+    let forwarded = Forwarded::find(&filter, &about.forwarded)?;
     if args.json {
         return say_json(&json!({
             "is_in_force": true,
@@ -39,6 +42,9 @@ pub(super) fn show(args: &FilterShowArgs) -> Result<(), FilterError> {
             "steps": graph.steps(),
             "packets_permitted": totals.permitted,
             "packets_denied": totals.denied,
+            "forwarded": forwarded.to_json(),
+            "forwarded_permitted": totals.forwarded_permitted,
+            "forwarded_denied": totals.forwarded_denied,
             "log_lines_lost_by_rate": totals.lost_by_rate,
             "log_lines_lost_for_room": totals.lost_for_room,
             "other_programs": others.to_json(),
@@ -47,7 +53,7 @@ pub(super) fn show(args: &FilterShowArgs) -> Result<(), FilterError> {
     say(&format!(
         "{} of {file}, default {}, in force since {applied} for {cgroup}\n\
          {} KB in the kernel, up to {} steps for a packet; name {}\n\
-         searched for {} packets that passed, {} that were denied; {} lines of the log lost\n{}",
+         searched for {} packets that passed, {} that were denied; {} lines of the log lost\n{}{}",
         counted(&list.rules),
         list.default,
         size_of_val(graph.nodes()).div_ceil(1024),
@@ -56,8 +62,41 @@ pub(super) fn show(args: &FilterShowArgs) -> Result<(), FilterError> {
         totals.permitted,
         totals.denied,
         totals.lost_by_rate + totals.lost_for_room,
+        forwarded.to_text(&totals),
         others.to_text(),
     ))
+}
+
+/// The interfaces where forwarded packets are to be judged, and whether they are. One that was made anew is not.
+struct Forwarded(Vec<(String, bool)>);
+
+impl Forwarded {
+    fn find(filter: &Filter, names: &[String]) -> Result<Self, FilterError> {
+        let (judged, machine) = (filter.forwarding_interfaces()?, Machine::default());
+        let is_judged = |name| machine.interface(name).is_some_and(|it| judged.contains(&it));
+        Ok(Self(names.iter().map(|name| (name.clone(), is_judged(name))).collect()))
+    }
+
+    fn to_text(&self, totals: &Totals) -> String {
+        if self.0.is_empty() {
+            return String::new();
+        }
+        let name = |(name, is_judged): &(String, bool)| match is_judged {
+            true => name.clone(),
+            false => format!("{name} (not judged there now: apply the list again)"),
+        };
+        let names: Vec<String> = self.0.iter().map(name).collect();
+        let Totals { forwarded_permitted, forwarded_denied, .. } = totals;
+        format!(
+            "of packets forwarded by {}: {forwarded_permitted} passed, {forwarded_denied} were denied\n",
+            names.join(", ")
+        )
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        let one = |(name, is_judged): &(String, bool)| json!({ "interface": name, "is_judged": is_judged });
+        self.0.iter().map(one).collect()
+    }
 }
 
 /// The programs that see the filter's packets beside it, each with the control group it is attached to.

@@ -2,7 +2,8 @@
 
 use serde_json::json;
 use sidestep_filter::{
-    Action, Endpoint, Graph, Icmp, Name, Names, Packet, Protocol, RuleList, User, Verdict,
+    Action, Endpoint, Graph, Icmp, NO_USER, Name, Names, Packet, Protocol, RuleList, User, Verdict,
+    Way,
 };
 
 use super::answer::{FilterError, named, say, say_json};
@@ -89,7 +90,13 @@ fn packet(args: &FilterTestArgs, machine: &Machine) -> Result<Packet, String> {
     let interface = args.interface.as_deref().map_or(Ok(0), |name| {
         machine.interface(name).ok_or_else(|| format!("there is no interface {name} here"))
     })?;
-    let user = args.user.as_deref().map_or(Ok(0), |name| user(name, machine))?;
+    let way = args.way.into();
+    let user = match (&args.user, way) {
+        (None, Way::Forwarded) => NO_USER,
+        (Some(_), Way::Forwarded) => return Err("a forwarded packet has no user".to_owned()),
+        (None, _) => 0,
+        (Some(name), _) => user(name, machine)?,
+    };
     let end = |end: &Endpoint| {
         let prefix = end.prefix.filter(|it| it.prefix_len() == it.max_prefix_len());
         prefix.map(|it| it.addr()).ok_or("a packet has an address at each end, not a range")
@@ -100,7 +107,7 @@ fn packet(args: &FilterTestArgs, machine: &Machine) -> Result<Packet, String> {
         (true, false) => Err("a packet of this protocol has a port at each end: ADDRESS:PORT"),
     };
     Ok(Packet {
-        way: args.way.into(),
+        way,
         protocol,
         source: end(&rule.from)?,
         destination: end(&rule.to)?,

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use sidestep_bpf::{Cgroup, Filter, Identity, Log, LogLine, Totals};
-use sidestep_filter::RuleList;
+use sidestep_filter::{NO_USER, RuleList};
 
 use super::answer::{FilterError, named};
 use super::control_groups::ControlGroups;
@@ -117,7 +117,7 @@ impl Reader {
             line: *line,
             rule,
             time: time_of(line.time_ns),
-            user: accounts::name_of(line.packet.user),
+            user: (line.packet.user != NO_USER).then(|| accounts::name_of(line.packet.user)),
             group: self.groups.name(cgroup),
             program: self.groups.program(cgroup),
         }
@@ -129,19 +129,21 @@ struct Shown {
     line: LogLine,
     rule: String,
     time: Timestamp,
-    user: String,
+    /// `None`: the packet is forwarded.
+    user: Option<String>,
     group: Option<String>,
     program: Option<(u32, String)>,
 }
 
 impl Shown {
     fn to_text(&self) -> String {
-        let Self { line: LogLine { packet, verdict, len, .. }, rule, time, user, .. } = self;
+        let Self { line: LogLine { packet, verdict, len, .. }, rule, time, .. } = self;
         let interface = packet.interface;
-        let mut text = format!(
-            "{time:.6} {} {packet}: {len} bytes, interface {interface}, user {user}",
-            verdict.action
-        );
+        let mut text =
+            format!("{time:.6} {} {packet}: {len} bytes, interface {interface}", verdict.action);
+        if let Some(user) = &self.user {
+            text += &format!(", user {user}");
+        }
         if let Some(group) = &self.group {
             text += &format!(", {group}");
         }
@@ -228,7 +230,7 @@ mod tests {
         };
         let rule = "line 7: deny tcp any any log".to_owned();
         let (group, program) = (Some("/web.service".to_owned()), Some((9, "nginx".to_owned())));
-        let (time, user) = (Timestamp::UNIX_EPOCH, "root".to_owned());
+        let (time, user) = (Timestamp::UNIX_EPOCH, Some("root".to_owned()));
         Shown { line, rule, time, user, group, program }
     }
 

@@ -13,7 +13,7 @@ struct Figure {
     of: fn(&Figures) -> Vec<(&'static str, String, f64)>,
 }
 
-const FIGURES: [Figure; 5] = [
+const FIGURES: [Figure; 6] = [
     Figure {
         name: "sidestep_filter_packets_total",
         help: "Packets for which the rules were searched, because no verdict was kept with the socket.",
@@ -21,6 +21,18 @@ const FIGURES: [Figure; 5] = [
         of: |it| {
             let of = |action: &str, count: u64| ("action", action.to_owned(), count as f64);
             vec![of("permit", it.totals.permitted), of("deny", it.totals.denied)]
+        },
+    },
+    Figure {
+        name: "sidestep_filter_forwarded_packets_total",
+        help: "Packets that were forwarded by an interface where the filter judges them.",
+        kind: MetricType::COUNTER,
+        of: |it| {
+            let of = |action: &str, count: u64| ("action", action.to_owned(), count as f64);
+            vec![
+                of("permit", it.totals.forwarded_permitted),
+                of("deny", it.totals.forwarded_denied),
+            ]
         },
     },
     Figure {
