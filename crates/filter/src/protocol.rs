@@ -3,7 +3,7 @@
 use std::fmt::{self, Display};
 
 /// Which packets, by their protocol.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// All.
     #[default]
@@ -17,7 +17,7 @@ pub enum Protocol {
 }
 
 /// Which messages of ICMP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Icmp {
     /// The type, such as 8 for an echo request.
     pub kind: u8,

@@ -8,7 +8,7 @@ use crate::packet::{Packet, Way};
 use crate::protocol::Protocol;
 
 /// One rule. It matches a packet if each of its conditions does.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rule {
     /// What becomes of packets that match.
     pub action: Action,
@@ -29,7 +29,7 @@ pub struct Rule {
 }
 
 /// What becomes of a packet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Action {
     /// It passes.
     #[default]
@@ -39,7 +39,7 @@ pub enum Action {
 }
 
 /// One side of a packet: addresses and ports.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     /// The addresses; `None`: all of both families.
     pub prefix: Option<IpNet>,
@@ -48,7 +48,7 @@ pub struct Endpoint {
 }
 
 /// Ports, both ends included: `low <= high`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ports {
     /// The lowest.
     pub low: u16,
@@ -57,7 +57,7 @@ pub struct Ports {
 }
 
 /// Which packets, by their way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// Those that arrive.
     In,
@@ -73,11 +73,11 @@ pub enum Direction {
 }
 
 /// The name of an interface or a user: without white space, `#` and control characters.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Name(String);
 
 /// A user of this host.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum User {
     /// By number.
     Id(u32),

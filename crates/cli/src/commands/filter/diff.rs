@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use serde_json::json;
-use sidestep_filter::RuleList;
+use sidestep_filter::{Rule, RuleList};
 
 use super::answer::{FilterError, counted, say, say_json};
 use super::in_force::InForce;
@@ -37,25 +37,18 @@ struct Difference {
 
 impl Difference {
     fn between(old: &RuleList, new: &RuleList) -> Self {
-        let texts =
-            |list: &RuleList| list.rules.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let (old_texts, new_texts) = (texts(old), texts(new));
-        let (old_stays, new_stays) = (stays(&old_texts, &new_texts), stays(&new_texts, &old_texts));
-        let kept = |texts: &[String], stays: &[bool]| {
-            let both = texts.iter().zip(stays);
-            both.filter(|(_, stays)| **stays).map(|(text, _)| text.clone()).collect::<Vec<_>>()
+        let old_stays = stays(&old.rules, &new.rules);
+        let new_stays = stays(&new.rules, &old.rules);
+        let is_reordered = !of(old, &old_stays, true)
+            .map(|(_, rule)| rule)
+            .eq(of(new, &new_stays, true).map(|(_, rule)| rule));
+        let others = |list: &RuleList, stays: &[bool]| {
+            of(list, stays, false).map(|(line, rule)| (line, rule.to_string())).collect()
         };
-        let others = |list: &RuleList, texts: Vec<String>, stays: &[bool]| {
-            let both = texts.into_iter().zip(stays).enumerate();
-            both.filter(|(_, (_, stays))| !**stays)
-                .map(|(rule, (text, _))| (list.line_of(rule), text))
-                .collect()
-        };
-        let is_reordered = kept(&old_texts, &old_stays) != kept(&new_texts, &new_stays);
         Self {
             is_reordered,
-            gone: others(old, old_texts, &old_stays),
-            new: others(new, new_texts, &new_stays),
+            gone: others(old, &old_stays),
+            new: others(new, &new_stays),
             default: (old.default_words() != new.default_words())
                 .then(|| (old.default_words(), new.default_words())),
         }
@@ -95,13 +88,24 @@ impl Difference {
     }
 }
 
+/// The rules that stay, or those that do not, with their lines.
+fn of<'a>(
+    list: &'a RuleList,
+    stays: &'a [bool],
+    wanted: bool,
+) -> impl Iterator<Item = (usize, &'a Rule)> {
+    let rules = list.rules.iter().zip(stays).enumerate();
+    let wanted = rules.filter(move |(_, (_, stays))| **stays == wanted);
+    wanted.map(|(number, (rule, _))| (list.line_of(number), rule))
+}
+
 /// Which of the rules are also in the other list, each as often as it is there.
-fn stays(rules: &[String], others: &[String]) -> Vec<bool> {
-    let mut left: HashMap<&str, usize> = HashMap::new();
+fn stays(rules: &[Rule], others: &[Rule]) -> Vec<bool> {
+    let mut left: HashMap<&Rule, usize> = HashMap::with_capacity(others.len());
     others.iter().for_each(|rule| *left.entry(rule).or_default() += 1);
     rules
         .iter()
-        .map(|rule| match left.get_mut(rule.as_str()) {
+        .map(|rule| match left.get_mut(rule) {
             Some(count) if *count > 0 => {
                 *count -= 1;
                 true
@@ -130,8 +134,7 @@ mod tests {
     #[test]
     fn rules_are_compared_as_they_are_meant() {
         let old = "permit tcp any any\ndeny udp any any:53\ndeny any any any\n";
-        let same =
-            "# the same\npermit  tcp   any any\n\ndeny udp any any:53-53\ndeny any any any";
+        let same = "# the same\npermit  tcp   any any\n\ndeny udp any any:53-53\ndeny any any any";
         assert_eq!(difference(old, same), "The list in force is the same.\n");
         let new = "permit tcp any any\npermit tcp any any\ndeny any any any\ndefault deny\n";
         let expected = "- line 2: deny udp any any:53\n+ line 2: permit tcp any any\n\
