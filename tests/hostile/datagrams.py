@@ -42,7 +42,7 @@ def memory_file(length, seals=LENGTH_SEALS, magic=b"", flags=0):
 
 def slab(**how):
     """The stamp of crates/device/src/stamp.rs: the kind, and the layouts of slab and wake memory."""
-    magic = struct.pack("=QI", int.from_bytes(b"SIDESLAB", "big"), 7 << 16 | 2)
+    magic = struct.pack("=QI", int.from_bytes(b"SIDESLAB", "big"), 8 << 16 | 2)
     return memory_file(SLAB_LEN, magic=magic, **how)
 
 

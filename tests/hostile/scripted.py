@@ -62,7 +62,7 @@ class Process:
     def __init__(self):
         self.instance = os.urandom(16)
         self.slab_fd = memory_file("sidestep-slab", SLAB_LEN)
-        os.pwrite(self.slab_fd, struct.pack("=QI", int.from_bytes(b"SIDESLAB", "big"), 7 << 16 | 2), 0)
+        os.pwrite(self.slab_fd, struct.pack("=QI", int.from_bytes(b"SIDESLAB", "big"), 8 << 16 | 2), 0)
         self.wake_fd = memory_file("sidestep-wake", WAKE_LEN)
         self.slab = mmap.mmap(self.slab_fd, RINGS_AT)
         self.wake = mmap.mmap(self.wake_fd, WAKE_LEN)
