@@ -249,7 +249,7 @@ impl<'a> Scene<'a> {
         self.await_states("four", ["active"; 3])
     }
 
-    /// One target without Sidestep keeps nobody else from moving.
+    /// One target without Sidestep does not keep the connections of the others on TCP.
     fn moved_but_for(&self, plain: &str) -> Result<()> {
         let words = ["-c", "14", "-n", "300000", "-t", "set", "-q"];
         let load = self.client_command(Transport::Smc, VIP[0], &words)?;

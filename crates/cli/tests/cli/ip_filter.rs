@@ -284,7 +284,7 @@ fn doctor_names_the_rule_that_denies_rdma_to_a_peer() {
     );
 }
 
-/// The host is a router between a neighbour and a network where nobody is.
+/// The host is a router between a neighbour and a network without hosts.
 #[test]
 fn forwarded_packets_are_judged_shown_and_counted() {
     let Some(host) = Host::make() else { return };

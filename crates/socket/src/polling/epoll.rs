@@ -195,8 +195,7 @@ fn watch(epfd: i32, operation: i32, fd: i32, wish: Wish<'_>) -> Option<Result<us
     let answer = wish.ask_kernel(epfd, operation, fd);
     if answer.is_ok() {
         if let Some(set) = set::set(epfd).filter(|_| is_here) {
-            let _held = Held::enter(set.lock.get());
-            set.forget_carried(watch.data.load(Ordering::Relaxed));
+            set.forget_report(watch.data.load(Ordering::Relaxed));
         }
         match operation {
             libc::EPOLL_CTL_ADD => {

@@ -116,11 +116,7 @@ impl Registration {
     /// What the kernel has reported of it to a look from outside is no news to a program that modifies or
     /// deletes it.
     pub(super) fn forget_report(&self, set: &Set) {
-        if set.carried.len() == 0 {
-            return;
-        }
-        let _held = Held::enter(set.lock.get());
-        set.forget_carried(self.data.load(Ordering::Relaxed));
+        set.forget_report(self.data.load(Ordering::Relaxed));
     }
 
     /// Whether a look at it would find something to report, or has something to do.

@@ -362,7 +362,15 @@ impl Set {
     }
 
     /// A registration that is reported with `data` is modified or deleted: what was carried of it is no news
-    /// any more, unless it may be another's. Under the lock.
+    /// any more. Mostly nothing is carried, and no lock taken.
+    pub(super) fn forget_report(&self, data: u64) {
+        if self.carried.len() != 0 {
+            let _held = Held::enter(self.lock.get());
+            self.forget_carried(data);
+        }
+    }
+
+    /// The same under the lock. What may be another's stays.
     pub(super) fn forget_carried(&self, data: u64) {
         if self.carried.len() == 0 {
             return;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Only a wait that nobody wakes takes so long.
+/// Only a wait without a wake-up takes so long.
 const HANG: Duration = Duration::from_secs(60);
 
 const IN: u32 = libc::EPOLLIN as u32;

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Only a sleep that nobody ends takes so long.
+/// Only a sleep without a wake-up takes so long.
 const HANG: Duration = Duration::from_secs(30);
 
 /// Of two lines of a cache and more: less than a ring, more than a message.

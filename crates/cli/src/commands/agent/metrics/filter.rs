@@ -13,26 +13,28 @@ struct Figure {
     of: fn(&Figures) -> Vec<(&'static str, String, f64)>,
 }
 
+/// Counts that one label tells apart.
+fn by(label: &'static str, counts: [(&str, u64); 2]) -> Vec<(&'static str, String, f64)> {
+    counts.map(|(value, count)| (label, value.to_owned(), count as f64)).into()
+}
+
 const FIGURES: [Figure; 6] = [
     Figure {
         name: "sidestep_filter_packets_total",
         help: "Packets for which the rules were searched, because no verdict was kept with the socket.",
         kind: MetricType::COUNTER,
-        of: |it| {
-            let of = |action: &str, count: u64| ("action", action.to_owned(), count as f64);
-            vec![of("permit", it.totals.permitted), of("deny", it.totals.denied)]
-        },
+        of: |it| by("action", [("permit", it.totals.permitted), ("deny", it.totals.denied)]),
     },
     Figure {
         name: "sidestep_filter_forwarded_packets_total",
         help: "Packets that were forwarded by an interface where the filter judges them.",
         kind: MetricType::COUNTER,
         of: |it| {
-            let of = |action: &str, count: u64| ("action", action.to_owned(), count as f64);
-            vec![
-                of("permit", it.totals.forwarded_permitted),
-                of("deny", it.totals.forwarded_denied),
-            ]
+            let totals = &it.totals;
+            by(
+                "action",
+                [("permit", totals.forwarded_permitted), ("deny", totals.forwarded_denied)],
+            )
         },
     },
     Figure {
@@ -40,8 +42,7 @@ const FIGURES: [Figure; 6] = [
         help: "Lines of the log that were too many in a second, or for which the ring had no room.",
         kind: MetricType::COUNTER,
         of: |it| {
-            let of = |reason: &str, count: u64| ("reason", reason.to_owned(), count as f64);
-            vec![of("rate", it.totals.lost_by_rate), of("room", it.totals.lost_for_room)]
+            by("reason", [("rate", it.totals.lost_by_rate), ("room", it.totals.lost_for_room)])
         },
     },
     Figure {
