@@ -28,7 +28,7 @@
 //! | `lent`, `intake`, `output` | H as a ring, and as a socket: what the program has sent, and what it is sent |
 //! | `ipsec` | which connections IPsec would protect |
 //! | `interfaces` | network interfaces, and what the kernel tells of them |
-//! | `netlink` | questions to the kernel |
+//! | [`netlink`] | questions to the kernel |
 //! | `poller` | the epoll set, and what its numbers mean |
 //! | `rivalry` | SMC-R and TCP set side by side, server by server |
 //! | `spare` | what is left when descriptors are used up |
@@ -72,7 +72,7 @@ mod ipsec;
 mod lent;
 mod lessons;
 pub mod limits;
-mod netlink;
+pub mod netlink;
 mod nic;
 mod output;
 mod passage;

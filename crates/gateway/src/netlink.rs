@@ -41,7 +41,12 @@ where
     exchange(protocol, question.into(), NLM_F_REQUEST, each)
 }
 
-fn exchange<M>(
+/// Sends one message with these flags, and tells each answer.
+///
+/// # Errors
+///
+/// What the kernel says, or an answer that makes no sense.
+pub fn exchange<M>(
     protocol: isize,
     mut question: NetlinkMessage<M>,
     flags: u16,
@@ -86,6 +91,8 @@ where
         match message.payload {
             NetlinkPayload::InnerMessage(answer) => each(answer),
             NetlinkPayload::Done(_) => return Ok(false),
+            // An error of number 0 says that it is done.
+            NetlinkPayload::Error(error) if error.code.is_none() => return Ok(false),
             NetlinkPayload::Error(error) => return Err(error.to_io()),
             _ => {}
         }

@@ -8,10 +8,7 @@ use std::net::IpAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage,
-    NetlinkPayload,
-};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::RouteNetlinkMessage::{self as Message, *};
 use netlink_packet_route::address::{
@@ -21,8 +18,8 @@ use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMe
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
-use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_ROUTE;
+use sidestep_gateway::netlink;
 
 /// An address of a link.
 pub(super) type LinkAddress = [u8; 6];
@@ -247,34 +244,6 @@ fn family(ip: IpAddr) -> AddressFamily {
 }
 
 /// Asks the kernel, and tells each answer.
-fn exchange(question: Message, flags: u16, mut each: impl FnMut(Message)) -> io::Result<()> {
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
-    socket.bind_auto()?;
-    let mut question = NetlinkMessage::from(question);
-    question.header.flags = flags;
-    question.finalize();
-    let mut bytes = vec![0; question.buffer_len()];
-    question.serialize(&mut bytes);
-    socket.send(&bytes, 0)?;
-    let is_dump = flags & NLM_F_DUMP == NLM_F_DUMP;
-    while read_piece(&socket.recv_from_full()?.0, &mut each)? && is_dump {}
-    Ok(())
-}
-
-/// Tells what one datagram of the kernel says. False: it was the last one.
-fn read_piece(mut bytes: &[u8], each: &mut impl FnMut(Message)) -> io::Result<bool> {
-    while !bytes.is_empty() {
-        let message = NetlinkMessage::deserialize(bytes).map_err(io::Error::other)?;
-        match message.payload {
-            NetlinkPayload::InnerMessage(answer) => each(answer),
-            NetlinkPayload::Done(_) => return Ok(false),
-            // An error of number 0 says that it is done.
-            NetlinkPayload::Error(error) if error.code.is_none() => return Ok(false),
-            NetlinkPayload::Error(error) => return Err(error.to_io()),
-            _ => {}
-        }
-        let len = message.header.length.next_multiple_of(4) as usize;
-        bytes = bytes.get(len.max(4)..).unwrap_or_default();
-    }
-    Ok(true)
+fn exchange(question: Message, flags: u16, each: impl FnMut(Message)) -> io::Result<()> {
+    netlink::exchange(NETLINK_ROUTE, question.into(), flags, each)
 }
