@@ -84,7 +84,7 @@ pub(crate) enum Way {
     /// With `libsidestep.so` in `LD_PRELOAD` and shared memory forced.
     Preloaded,
     /// The same with connections that move when they are worth it: most of a test passes while
-    /// they are young, and some of them move in the middle of it.
+    /// they are untracked, and some of them move in the middle of it.
     Late,
 }
 

@@ -11,7 +11,7 @@
 //!   wake   one per process               written by peers: hints only, never believed
 //!          mail flag | channels (sleeping word + ready bitmap) | reply cells
 //!   state  one per process               private; `sidestep ss` reads it through /proc
-//!          header | history | services | slots (locks, ledger, options, counters) | young
+//!          header | history | services | slots (locks, ledger, options, counters) | untracked
 //!          connections, which have no slot yet
 //! ```
 //!
@@ -89,12 +89,12 @@ mod sync;
 pub mod sys;
 #[cfg(not(loom))]
 pub mod unix_diag;
+pub mod untracked;
 #[cfg(not(loom))]
 pub mod valid;
 #[cfg(not(loom))]
 pub mod wake;
 pub mod way;
-pub mod young;
 
 /// Held by a test that forks or polls all descriptors, and by a test that sees what the end of one does.
 ///

@@ -17,7 +17,7 @@
 //! shows it at one moment:
 //!
 //! * a slot of one connection: its generation is the same before and after;
-//! * a place of young connections: its words are the same before and after, and none is ending;
+//! * a place of untracked connections: its words are the same before and after, and none is ending;
 //! * all of it, so that each connection is in the sums or in a slot: no slot was freed between the
 //!   first byte and the last.
 //!
@@ -28,7 +28,7 @@ use crate::channel::SLOTS;
 use crate::map::{self, Mapping};
 use crate::state::{self, Header, Slot, State, mode};
 use crate::sys::{self, Errno, Result};
-use crate::young::{YOUNG_MAX, Young};
+use crate::untracked::{UNTRACKED_MAX, Untracked};
 use core::ops::Range;
 use core::sync::atomic::{Ordering, fence};
 
@@ -48,10 +48,10 @@ pub enum NotRead {
     Beyond,
 }
 
-/// Bytes that are read at once: a whole number of slots, of young places and of pages.
+/// Bytes that are read at once: a whole number of slots, of untracked places and of pages.
 const PIECE: usize = 44 << 10;
 const _: () = assert!(PIECE.is_multiple_of(size_of::<Slot>()));
-const _: () = assert!(PIECE.is_multiple_of(size_of::<Young>()));
+const _: () = assert!(PIECE.is_multiple_of(size_of::<Untracked>()));
 const _: () = assert!(size_of::<Header>() <= PIECE);
 
 /// Looks at something that changes meanwhile. Twice in a row is rare already: a connection lives
@@ -144,10 +144,10 @@ impl Reading<'_> {
             |slot| slot.mode.store(mode::FREE, Ordering::Relaxed),
         )?;
         self.each(
-            state::YOUNG_AT,
-            (header.young_used.load(Ordering::Relaxed) as usize).min(YOUNG_MAX),
-            |young: &Young| !young.is_blank(),
-            Young::is_of_one_moment,
+            state::UNTRACKED_AT,
+            (header.untracked_used.load(Ordering::Relaxed) as usize).min(UNTRACKED_MAX),
+            |untracked: &Untracked| !untracked.is_blank(),
+            Untracked::is_of_one_moment,
             // What was read last: as much as there was to see.
             |_| {},
         )?;
@@ -265,7 +265,7 @@ mod tests {
     use super::*;
     use crate::counts::LISTS;
     use crate::map::Created;
-    use crate::young::About;
+    use crate::untracked::About;
     use core::sync::atomic::{AtomicU32, AtomicU64};
 
     const ALL: u64 = u64::MAX;
@@ -287,7 +287,7 @@ mod tests {
         fn claim_everything(&self) {
             let header = self.0.header();
             header.slots_used.store(u32::MAX, Ordering::Relaxed);
-            header.young_used.store(u32::MAX, Ordering::Relaxed);
+            header.untracked_used.store(u32::MAX, Ordering::Relaxed);
         }
     }
 
@@ -316,22 +316,22 @@ mod tests {
     fn what_a_program_has_written_is_seen() {
         let made = Made::new();
         made.0.header().slots_used.store(16, Ordering::Relaxed);
-        made.0.header().young_used.store(9, Ordering::Relaxed);
+        made.0.header().untracked_used.store(9, Ordering::Relaxed);
         made.0.slot(7).mode.store(mode::TCP, Ordering::Relaxed);
         made.0.slot(7).counters.wakeups.store(70, Ordering::Relaxed);
         let about = About { is_server: true, server_port: 80 };
-        assert!(made.0.young(8).unwrap().open(about));
+        assert!(made.0.untracked(8).unwrap().open(about));
         let mut mirror = Mirror::new().unwrap();
         let seen = mirror.read(made.1, &mut ALL.clone()).unwrap();
         assert_eq!(get(&seen.slot(7).counters.wakeups), 70);
-        assert_eq!(seen.young(8).unwrap().look().0.unwrap().0, about);
+        assert_eq!(seen.untracked(8).unwrap().look().0.unwrap().0, about);
         assert_eq!(seen.header().instance.each_ref().map(get), [2, 3]);
 
         // The next one leaves nothing of the last.
         let other = Made::new();
         let seen = mirror.read(other.1, &mut ALL.clone()).unwrap();
         assert_eq!(seen.slot(7).mode.load(Ordering::Relaxed), mode::FREE);
-        assert_eq!(seen.young(8).unwrap().look(), (None, None));
+        assert_eq!(seen.untracked(8).unwrap().look(), (None, None));
     }
 
     #[test]

@@ -262,7 +262,7 @@ mod loom_tests {
         });
     }
 
-    /// As a young connection is asked: one word says whether it is open and how many calls are inside.
+    /// As an untracked connection is asked: one word says whether it is open and how many calls are inside.
     #[test]
     fn a_call_of_the_program_that_asks_by_changing_a_word_reaches_no_stranger() {
         const OPEN: u32 = 1 << 31;

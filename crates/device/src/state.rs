@@ -17,7 +17,7 @@ use crate::services::{self, Ended, Services, Tally};
 use crate::sizes::Sizes;
 use crate::stamp::{Kind, Stamp};
 use crate::sys::Result;
-use crate::young::{Batch, Traffic, YOUNG_MAX, Young};
+use crate::untracked::{Batch, Traffic, UNTRACKED_MAX, Untracked};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use sidestep_derive::{Renew, Shared};
@@ -25,13 +25,14 @@ use sidestep_derive::{Renew, Shared};
 /// Name of the memory file: how `sidestep ss` recognises it in `/proc/PID/fd`.
 pub const STATE_NAME: &CStr = c"sidestep-state";
 /// Length in bytes; sparse.
-pub const STATE_LEN: usize = YOUNG_AT + YOUNG_MAX * size_of::<Young>();
+pub const STATE_LEN: usize = UNTRACKED_AT + UNTRACKED_MAX * size_of::<Untracked>();
 
 const HISTORY_AT: usize = 28 << 10;
 const SERVICES_AT: usize = 288 << 10;
 pub(crate) const SLOTS_AT: usize = 340 << 10;
-pub(crate) const YOUNG_AT: usize = (SLOTS_AT + SLOTS * size_of::<Slot>()).next_multiple_of(4096);
-const _: () = assert!((YOUNG_MAX * size_of::<Young>()).is_multiple_of(4096));
+pub(crate) const UNTRACKED_AT: usize =
+    (SLOTS_AT + SLOTS * size_of::<Slot>()).next_multiple_of(4096);
+const _: () = assert!((UNTRACKED_MAX * size_of::<Untracked>()).is_multiple_of(4096));
 
 const _: () = assert!(size_of::<Slot>() <= 704);
 const _: () = assert!(size_of::<Header>() <= HISTORY_AT);
@@ -51,8 +52,8 @@ pub struct Header {
     pub instance: [AtomicU64; 2],
     /// Slots that were ever used: readers look no further.
     pub slots_used: AtomicU32,
-    /// Places of young connections that were ever used: readers look no further.
-    pub young_used: AtomicU32,
+    /// Places of untracked connections that were ever used: readers look no further.
+    pub untracked_used: AtomicU32,
     /// Forked children of its holders that have not entered it yet ([`crate::holders`]).
     pub unborn: AtomicU32,
     /// Connections that have ended: where a CPU adds is in no other's cache, and what they
@@ -446,15 +447,15 @@ pub struct Slot {
     pub receive_ring_len: AtomicU32,
     /// What counts for `sidestep assess`.
     pub tally: Tally,
-    /// Number of the parcel in which the connection was given away last, 0 = none.
-    pub parcel: AtomicU64,
+    /// Number of the bundle in which the connection was given away last, 0 = none.
+    pub bundle: AtomicU64,
     /// `TCP_NOTSENT_LOWAT` of the program.
     pub not_sent_low_water: AtomicU32,
     /// Port of the server's end, 0 = not known.
     pub server_port: AtomicU32,
     /// Of a connection to another host: our port on the way to the gateway, and above it
     /// (`<< 16`) 1 if this end has accepted it. 0: it does not go by the gateway.
-    pub passage: AtomicU32,
+    pub session: AtomicU32,
     /// 0, or 1 + the messages that had passed when the connection moved.
     pub moved_after: AtomicU64,
     /// What `sidestep ss` shows. From here on all is zero as long as the slot is free.
@@ -542,8 +543,8 @@ impl Counters {
 
 impl Slot {
     /// Goes on with a connection that grows. No other thread uses the slot yet.
-    pub fn take_young(&self, young: &Young) {
-        if let Some(traffic) = young.take() {
+    pub fn take_untracked(&self, untracked: &Untracked) {
+        if let Some(traffic) = untracked.take() {
             add(&self.counters, [&self.sent, &self.received], traffic);
         }
     }
@@ -612,7 +613,7 @@ impl Slot {
     /// counted here.
     #[must_use]
     pub fn is_handed_over(&self) -> bool {
-        self.passage.load(Ordering::Relaxed) != 0 && self.is_counted_here()
+        self.session.load(Ordering::Relaxed) != 0 && self.is_counted_here()
     }
 
     /// Whether bytes of the connection went through shared memory.
@@ -666,9 +667,9 @@ impl Totals {
         }
     }
 
-    /// Takes young connections that have ended, on TCP for the reason of this code. One at a
+    /// Takes untracked connections that have ended, on TCP for the reason of this code. One at a
     /// time, as [`Totals::take`].
-    pub fn take_young(&self, batch: &Batch, reason: u8) {
+    pub fn take_untracked(&self, batch: &Batch, reason: u8) {
         count(self.place_of(reason), u64::from(batch.connections));
         add(&self.counters, [&self.sent, &self.received], batch.traffic);
     }
@@ -678,7 +679,7 @@ impl Totals {
     }
 }
 
-/// Adds what a young connection has carried.
+/// Adds what an untracked connection has carried.
 fn add(counters: &Counters, [sent, received]: [&Sizes; 2], traffic: Traffic) {
     let Counters { messages_sent, bytes_sent, messages_received, bytes_received, .. } = counters;
     let places = [(messages_sent, bytes_sent, sent), (messages_received, bytes_received, received)];
@@ -812,18 +813,18 @@ impl State {
         (0..used.min(SLOTS)).map(|index| self.slot(index))
     }
 
-    /// The places of young connections that were ever used, with their descriptors.
-    pub fn young_places(&self) -> impl Iterator<Item = (i32, &'static Young)> {
+    /// The places of untracked connections that were ever used, with their descriptors.
+    pub fn untracked_places(&self) -> impl Iterator<Item = (i32, &'static Untracked)> {
         // Relaxed: a place is believed only as far as it says of itself.
-        let used = self.header().young_used.load(Ordering::Relaxed);
-        (0..used.min(YOUNG_MAX as u32) as i32).filter_map(|fd| Some((fd, self.young(fd)?)))
+        let used = self.header().untracked_used.load(Ordering::Relaxed);
+        (0..used.min(UNTRACKED_MAX as u32) as i32).filter_map(|fd| Some((fd, self.untracked(fd)?)))
     }
 
     /// Frees a slot: what it has counted goes to these of the totals. A
     /// [`Mirror`](crate::mirror::Mirror) shows it here or there.
     ///
     /// Called once for each use of a slot, by the process that made the state, which alone
-    /// knows when its heirs have let go, too; and one call at a time for each of the totals.
+    /// knows when its children have let go, too; and one call at a time for each of the totals.
     pub fn free_slot(&self, index: usize, list: usize) {
         let slot = self.slot(index);
         self.change(list, |totals| {
@@ -845,12 +846,12 @@ impl State {
         result
     }
 
-    /// The place of a descriptor's young connection; large numbers have none.
+    /// The place of a descriptor's untracked connection; large numbers have none.
     #[must_use]
     #[inline]
-    pub fn young(&self, fd: i32) -> Option<&'static Young> {
-        let index = usize::try_from(fd).ok().filter(|index| *index < YOUNG_MAX)?;
-        Some(self.0.get(YOUNG_AT + index * size_of::<Young>()))
+    pub fn untracked(&self, fd: i32) -> Option<&'static Untracked> {
+        let index = usize::try_from(fd).ok().filter(|index| *index < UNTRACKED_MAX)?;
+        Some(self.0.get(UNTRACKED_AT + index * size_of::<Untracked>()))
     }
 
     /// Gives the address range back.
@@ -962,14 +963,17 @@ mod tests {
     fn a_state_has_no_more_than_there_is_room_for() {
         let made = Made::new();
         let header = made.0.header();
-        assert_eq!((made.0.slots().count(), made.0.young_places().count()), (0, 0));
+        assert_eq!((made.0.slots().count(), made.0.untracked_places().count()), (0, 0));
         header.slots_used.store(3, Ordering::Relaxed);
-        header.young_used.store(4, Ordering::Relaxed);
+        header.untracked_used.store(4, Ordering::Relaxed);
         assert!(core::ptr::eq(made.0.slots().nth(2).unwrap(), made.0.slot(2)));
-        assert_eq!((made.0.slots().count(), made.0.young_places().count()), (3, 4));
+        assert_eq!((made.0.slots().count(), made.0.untracked_places().count()), (3, 4));
         header.slots_used.store(u32::MAX, Ordering::Relaxed);
-        header.young_used.store(u32::MAX, Ordering::Relaxed);
-        assert_eq!((made.0.slots().count(), made.0.young_places().count()), (SLOTS, YOUNG_MAX));
+        header.untracked_used.store(u32::MAX, Ordering::Relaxed);
+        assert_eq!(
+            (made.0.slots().count(), made.0.untracked_places().count()),
+            (SLOTS, UNTRACKED_MAX)
+        );
     }
 
     #[test]
@@ -978,10 +982,10 @@ mod tests {
         let totals = &made.0.header().ended[0];
         for (ring_bytes, is_elsewhere) in [(7, 0), (0, 0), (0, 1)] {
             let slot = made.use_slot(0, 0, ring_bytes);
-            slot.passage.store(40_000, Ordering::Relaxed);
+            slot.session.store(40_000, Ordering::Relaxed);
             slot.is_elsewhere.store(is_elsewhere, Ordering::Relaxed);
             made.0.free_slot(0, 0);
-            slot.passage.store(0, Ordering::Relaxed);
+            slot.session.store(0, Ordering::Relaxed);
             slot.is_elsewhere.store(0, Ordering::Relaxed);
         }
         assert_eq!((get(&totals.handed_over), get(&totals.smc)), (2, 0));

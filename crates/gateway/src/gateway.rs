@@ -1,7 +1,7 @@
 //! The gateway's one thread: what has happened, what is to be done, sleep.
 //!
 //! ```text
-//!   sleep ──> adapters receive ──> the host's events ──> passages advance ──> adapters send ──┐
+//!   sleep ──> adapters receive ──> the host's events ──> sessions advance ──> adapters send ──┐
 //!     └────────────────────────────── nothing more to be done <───────────────────────────────┘
 //! ```
 //!
@@ -29,29 +29,29 @@ use sidestep_wire::host_control::Side;
 use sidestep_wire::{AlertToken, Diagnosis, PeerId};
 
 use crate::adapters::{Hardware, Health, Place, Wanted, gid_of};
-use crate::desk::{Desk, Offer, Request};
-use crate::door::Door;
+use crate::control::{ControlSocket, Offer, Request};
 use crate::error::OpenError;
 use crate::interfaces::{self, Changes, Interface};
 use crate::ipsec::{Blind, Policies};
 use crate::lessons::Lessons;
 use crate::limits::{
-    AT_ONCE, BUFFERS_OF_USER_MAX, CHUNK, FAREWELL, KEEPALIVE, PASSAGES_MAX, PASSAGES_OF_USER_MAX,
-    REFUSALS_OF_USER_MAX, ROUND,
+    AT_ONCE, BUFFERS_OF_USER_MAX, CHUNK, FAREWELL, KEEPALIVE, REFUSALS_OF_USER_MAX, ROUND,
+    SESSIONS_MAX, SESSIONS_OF_USER_MAX,
 };
+use crate::listener::Listener;
 use crate::nic::Nic;
-use crate::passage::{Fate, Passage, World};
 use crate::poller::{Poller, Source};
 use crate::rivalry::Rivalry;
+use crate::session::{Fate, Session, World};
 use crate::settings::Settings;
 use crate::status::{self, Cpu, Status, Totals};
 use crate::succession::{Drain, Estate, Predecessor, Progress};
 use crate::watchdog::Pulse;
 
-/// A passage, and what the loop has noted of it.
+/// A session, and what the loop has noted of it.
 #[derive(Debug)]
 struct Known {
-    passage: Passage,
+    session: Session,
     /// It is among those that may do something.
     is_ready: bool,
     /// Its place among the deadlines.
@@ -61,7 +61,7 @@ struct Known {
 /// What a user has.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
-    passages: usize,
+    sessions: usize,
     /// Bytes.
     buffers: usize,
 }
@@ -78,12 +78,12 @@ enum Room {
 
 impl Share {
     /// Beside these, where there are so many of all users.
-    fn room_for(self, passage: &Passage, of_all: usize) -> Room {
-        let buffers = self.buffers + passage.buffers();
-        let has_room = self.passages < PASSAGES_OF_USER_MAX && of_all < PASSAGES_MAX;
+    fn room_for(self, session: &Session, of_all: usize) -> Room {
+        let buffers = self.buffers + session.buffers();
+        let has_room = self.sessions < SESSIONS_OF_USER_MAX && of_all < SESSIONS_MAX;
         match has_room && buffers <= BUFFERS_OF_USER_MAX {
             true => Room::Enough,
-            false if self.passages < PASSAGES_OF_USER_MAX + REFUSALS_OF_USER_MAX => Room::ToDecline,
+            false if self.sessions < SESSIONS_OF_USER_MAX + REFUSALS_OF_USER_MAX => Room::ToDecline,
             false => Room::None,
         }
     }
@@ -97,9 +97,9 @@ pub struct Gateway {
     poller: Poller,
     changes: Changes,
     interfaces: Vec<Interface>,
-    desk: Desk,
+    control: ControlSocket,
     /// `None`: another process has it.
-    door: Option<Door>,
+    listener: Option<Listener>,
     lessons: Lessons,
     /// Of IPsec.
     policies: Policies,
@@ -118,13 +118,13 @@ pub struct Gateway {
     search: Option<Duration>,
     /// What CLC tells of us, as of now.
     local: Arc<LocalHost>,
-    passages: HashMap<u64, Known>,
-    last_passage: u64,
+    sessions: HashMap<u64, Known>,
+    last_session: u64,
     /// What users have.
     shares: HashMap<u32, Share>,
-    /// Passages by the host's name for them.
+    /// Sessions by the host's name for them.
     owners: HashMap<AlertToken, u64>,
-    /// Passages that may do something.
+    /// Sessions that may do something.
     ready: VecDeque<u64>,
     deadlines: BTreeSet<(Duration, u64)>,
     chunk: Box<[u8]>,
@@ -169,7 +169,7 @@ impl Gateway {
         poller.watch(&changes, Source::Interfaces).map_err(OpenError::kernel("epoll"))?;
         let policies = listen_for_policies(&poller)?;
         // Last: from then on the one before takes no new connections.
-        let Reception { desk, door, lessons, predecessors, successions } =
+        let Reception { control, listener, lessons, predecessors, successions } =
             Reception::open(replaces, &poller)?;
         let keepalive = Some(KEEPALIVE);
         let mut this = Self {
@@ -180,8 +180,8 @@ impl Gateway {
             poller,
             changes,
             interfaces,
-            desk,
-            door: Some(door),
+            control,
+            listener: Some(listener),
             lessons,
             policies,
             rivalry: Rivalry::default(),
@@ -190,8 +190,8 @@ impl Gateway {
             places: Vec::new(),
             devices: Vec::new(),
             search: None,
-            passages: HashMap::new(),
-            last_passage: 0,
+            sessions: HashMap::new(),
+            last_session: 0,
             shares: HashMap::new(),
             owners: HashMap::new(),
             ready: VecDeque::new(),
@@ -210,8 +210,8 @@ impl Gateway {
 
 /// Where programs come to, and what is left of the gateway before.
 struct Reception {
-    desk: Desk,
-    door: Door,
+    control: ControlSocket,
+    listener: Listener,
     lessons: Lessons,
     predecessors: Vec<Predecessor>,
     successions: HashMap<IpAddr, Succession>,
@@ -226,26 +226,35 @@ impl Reception {
     }
 
     fn open_anew(poller: &Poller) -> Result<Self, OpenError> {
-        let door = Door::open(poller).map_err(OpenError::kernel("127.0.0.1"))?;
-        let desk = Desk::open(door.port(), poller).map_err(|error| match error.kind() {
-            io::ErrorKind::AddrInUse => OpenError::InUse,
-            _ => OpenError::Kernel { what: "the abstract name of the gateway", error },
-        })?;
+        let listener = Listener::open(poller).map_err(OpenError::kernel("127.0.0.1"))?;
+        let control =
+            ControlSocket::open(listener.port(), poller).map_err(|error| match error.kind() {
+                io::ErrorKind::AddrInUse => OpenError::InUse,
+                _ => OpenError::Kernel { what: "the abstract name of the gateway", error },
+            })?;
         let lessons = Lessons::new().map_err(OpenError::kernel("a memory file"))?;
         let (predecessors, successions) = (Vec::new(), HashMap::new());
-        Ok(Self { desk, door, lessons, predecessors, successions })
+        Ok(Self { control, listener, lessons, predecessors, successions })
     }
 
     fn take_over(estate: Estate, poller: &Poller) -> io::Result<Self> {
-        let Estate { predecessors, desk, door, lessons, successions, lines, callers, offers } =
-            estate;
+        let Estate {
+            predecessors,
+            control,
+            listener,
+            lessons,
+            successions,
+            lines,
+            callers,
+            offers,
+        } = estate;
         for predecessor in &predecessors {
             log::info!("process {} was the gateway, and drains", predecessor.process);
             poller.watch(predecessor, Source::Predecessor)?;
         }
-        let door = Door::take_over(door, callers, offers, poller)?;
-        let desk = Desk::take_over(desk, lines, door.port(), poller)?;
-        Ok(Self { desk, door, lessons, predecessors, successions })
+        let listener = Listener::take_over(listener, callers, offers, poller)?;
+        let control = ControlSocket::take_over(control, lines, listener.port(), poller)?;
+        Ok(Self { control, listener, lessons, predecessors, successions })
     }
 }
 
@@ -359,12 +368,12 @@ impl Gateway {
         if !self.ready.is_empty() || self.places.iter().any(|place| place.is_busy) {
             return Some(Duration::ZERO);
         }
-        let of_passages = self.deadlines.first().map(|(due, _)| *due);
+        let of_sessions = self.deadlines.first().map(|(due, _)| *due);
         let of_engine = self.host.poll_timeout();
         let of_trials = self.rivalry.poll_timeout();
-        let of_door = self.door.as_ref().and_then(Door::poll_timeout);
+        let of_listener = self.listener.as_ref().and_then(Listener::poll_timeout);
         let of_drain = self.drain.as_ref().filter(|_| end.is_none()).and_then(|it| it.until);
-        let mut due = [end, of_engine, of_door, of_passages, of_trials, of_drain, self.search]
+        let mut due = [end, of_engine, of_listener, of_sessions, of_trials, of_drain, self.search]
             .into_iter()
             .flatten()
             .min();
@@ -395,28 +404,31 @@ impl Gateway {
                 self.policies.note_change();
                 self.lessons.forget_all();
             }
-            Source::Desk => self.desk.welcome(&self.poller, self.lessons.read_only(), now),
+            Source::ControlSocket => {
+                self.control.welcome(&self.poller, self.lessons.read_only(), now)
+            }
             Source::Line(number) => {
                 for _ in 0..AT_ONCE {
-                    match self.desk.hear(number, now) {
+                    match self.control.hear(number, now) {
                         Some(Request::Carry(offer)) => {
-                            let door = self.door.as_mut();
-                            let pairs = door.map_or_else(Vec::new, |it| it.match_up(offer, now));
+                            let listener = self.listener.as_mut();
+                            let pairs =
+                                listener.map_or_else(Vec::new, |it| it.match_up(offer, now));
                             self.begin_all(pairs, now);
                         }
                         // It has the other lines from then on.
                         Some(Request::Replace) => return self.give_way(number, now),
-                        Some(Request::Status) => self.desk.tell(number, &self.status()),
+                        Some(Request::Status) => self.control.tell(number, &self.status()),
                         Some(Request::RulesChanged) => {
                             let denied = self.judge_again();
-                            self.desk.tell_denied(number, denied);
+                            self.control.tell_denied(number, denied);
                         }
                         None => break,
                     }
                 }
             }
-            Source::Door => {
-                let pairs = self.door.as_mut().map_or_else(Vec::new, |it| it.welcome(now));
+            Source::Listener => {
+                let pairs = self.listener.as_mut().map_or_else(Vec::new, |it| it.welcome(now));
                 self.begin_all(pairs, now);
             }
             Source::Predecessor => self.look_at_predecessors(),
@@ -425,8 +437,8 @@ impl Gateway {
                     place.is_busy = true;
                 }
             }
-            Source::Program(number) => self.rouse(number, Passage::handle_h),
-            Source::Network(number) => self.rouse(number, Passage::handle_n),
+            Source::Program(number) => self.rouse(number, Session::handle_h),
+            Source::Network(number) => self.rouse(number, Session::handle_n),
         }
     }
 
@@ -453,23 +465,23 @@ impl Gateway {
         if self.host.poll_timeout().is_some_and(|due| due <= now) {
             self.host.handle_timeout(now);
         }
-        if let Some(door) = &mut self.door
-            && door.poll_timeout().is_some_and(|due| due <= now)
+        if let Some(listener) = &mut self.listener
+            && listener.poll_timeout().is_some_and(|due| due <= now)
         {
-            door.handle_timeout(now);
+            listener.handle_timeout(now);
         }
         if self.search.is_some_and(|due| due <= now) {
             self.search(now);
         }
         if self.rivalry.poll_timeout().is_some_and(|due| due <= now) {
-            let ours = self.passages.values().filter_map(|known| known.passage.own_address());
+            let ours = self.sessions.values().filter_map(|known| known.session.own_address());
             self.rivalry.handle_timeout(&ours.collect(), &self.lessons, now);
         }
         while let Some((due, number)) = self.deadlines.first().copied()
             && due <= now
         {
             self.deadlines.pop_first();
-            if let Some(known) = self.passages.get_mut(&number) {
+            if let Some(known) = self.sessions.get_mut(&number) {
                 known.due = None;
             }
             self.rouse(number, |_| {});
@@ -484,22 +496,22 @@ impl Gateway {
                 _ => self.owners.get(&token).copied(),
             };
             if let Some(number) = number {
-                self.rouse(number, |passage| passage.handle_event(event, now));
+                self.rouse(number, |session| session.handle_event(event, now));
             }
         }
     }
 
-    /// Tells a passage something, after which it may do something.
-    fn rouse(&mut self, number: u64, tell: impl FnOnce(&mut Passage)) {
-        let Some(known) = self.passages.get_mut(&number) else { return };
-        tell(&mut known.passage);
+    /// Tells a session something, after which it may do something.
+    fn rouse(&mut self, number: u64, tell: impl FnOnce(&mut Session)) {
+        let Some(known) = self.sessions.get_mut(&number) else { return };
+        tell(&mut known.session);
         if !known.is_ready {
             known.is_ready = true;
             self.ready.push_back(number);
         }
     }
 
-    /// Gives each passage that may do something its turn, and breaks off when that takes so long
+    /// Gives each session that may do something its turn, and breaks off when that takes so long
     /// that acknowledgements would be late: those behind are the first of the next round.
     fn advance(&mut self, now: Duration) {
         let end = self.now() + ROUND;
@@ -508,7 +520,7 @@ impl Gateway {
                 return;
             }
             let Some(number) = self.ready.pop_front() else { return };
-            let Some(known) = self.passages.get_mut(&number) else { continue };
+            let Some(known) = self.sessions.get_mut(&number) else { continue };
             let mut world = World {
                 host: &mut self.host,
                 owners: &mut self.owners,
@@ -518,9 +530,9 @@ impl Gateway {
                 chunk: &mut self.chunk,
                 now,
             };
-            let fate = known.passage.advance(&mut world);
+            let fate = known.session.advance(&mut world);
             known.is_ready = false;
-            let due = known.passage.poll_timeout();
+            let due = known.session.poll_timeout();
             if due != known.due {
                 known.due.map(|before| self.deadlines.remove(&(before, number)));
                 due.map(|due| self.deadlines.insert((due, number)));
@@ -545,8 +557,8 @@ impl Gateway {
 }
 
 /// Whether the IP filter of the host denies N. One that cannot be asked has ended.
-fn is_denied(passage: &Passage, interface: u32) -> bool {
-    let [_, n] = passage.sockets();
+fn is_denied(session: &Session, interface: u32) -> bool {
+    let [_, n] = session.sockets();
     sidestep_bpf::is_denied(n, interface).unwrap_or(false)
 }
 
@@ -563,7 +575,7 @@ const fn token_of(event: &Event) -> AlertToken {
     }
 }
 
-// ---- passages -----------------------------------------------------------------------------------
+// ---- sessions -----------------------------------------------------------------------------------
 
 impl Gateway {
     fn begin_all(&mut self, pairs: Vec<(Offer, TcpStream)>, now: Duration) {
@@ -573,8 +585,8 @@ impl Gateway {
     }
 
     fn begin(&mut self, offer: Offer, h: TcpStream, now: Duration) {
-        self.last_passage += 1;
-        let (number, uid) = (self.last_passage, offer.uid);
+        self.last_session += 1;
+        let (number, uid) = (self.last_session, offer.uid);
         // A connection that has ended meanwhile is let go, and so is H.
         let Some(route) = self.route(&offer.connection) else { return };
         let interface = route.interface;
@@ -585,27 +597,27 @@ impl Gateway {
             Side::Client => Exchange::client(local, route, now),
             Side::Server => Exchange::server(local, route, now),
         };
-        let mut passage = Passage::begin(number, offer, h, exchange);
+        let mut session = Session::begin(number, offer, h, exchange);
         if is_protected {
-            passage.decline(Diagnosis::IPSEC, now);
+            session.decline(Diagnosis::IPSEC, now);
         } else if self.drain.is_some() {
-            passage.decline(Diagnosis::CNFERR, now);
-        } else if is_denied(&passage, interface) {
+            session.decline(Diagnosis::CNFERR, now);
+        } else if is_denied(&session, interface) {
             log::info!("connection {number} stays TCP: the IP filter denies it");
-            passage.decline(Diagnosis::CNFERR, now);
+            session.decline(Diagnosis::CNFERR, now);
         }
         let share = self.shares.get(&uid).copied().unwrap_or_default();
-        match share.room_for(&passage, self.passages.len()) {
+        match share.room_for(&session, self.sessions.len()) {
             Room::Enough => {}
             Room::ToDecline => {
                 log::warn!("connection {number}: user {uid} has too many");
-                passage.decline(Diagnosis::MEM, now);
+                session.decline(Diagnosis::MEM, now);
             }
             Room::None => {
                 return log::warn!("a connection of user {uid} is reset: there are too many");
             }
         }
-        let [h, n] = passage.sockets();
+        let [h, n] = session.sockets();
         let watched = self
             .poller
             .watch_changes(h, Source::Program(number))
@@ -616,9 +628,9 @@ impl Gateway {
             return self.poller.forget(n);
         }
         let share = self.shares.entry(uid).or_default();
-        share.passages += 1;
-        share.buffers += passage.buffers();
-        self.passages.insert(number, Known { passage, is_ready: false, due: None });
+        share.sessions += 1;
+        share.buffers += session.buffers();
+        self.sessions.insert(number, Known { session, is_ready: false, due: None });
         self.rouse(number, |_| {});
     }
 
@@ -628,42 +640,42 @@ impl Gateway {
         ends.is_ok_and(|(local, remote)| self.policies.protect(local, remote))
     }
 
-    /// Ends the passages that the IP filter denies now, and says how many. What begins later is judged then.
+    /// Ends the sessions that the IP filter denies now, and says how many. What begins later is judged then.
     fn judge_again(&mut self) -> u32 {
-        let interface = |passage: &Passage| {
-            let [_, n] = passage.sockets();
+        let interface = |session: &Session| {
+            let [_, n] = session.sockets();
             self.route(n).map_or(0, |route| route.interface)
         };
-        let judged = self.passages.iter();
+        let judged = self.sessions.iter();
         let denied: Vec<u64> = judged
-            .filter(|(_, known)| is_denied(&known.passage, interface(&known.passage)))
+            .filter(|(_, known)| is_denied(&known.session, interface(&known.session)))
             .map(|(number, _)| *number)
             .collect();
         for &number in &denied {
             log::info!("connection {number} is reset: the IP filter denies it");
-            self.rouse(number, Passage::deny);
+            self.rouse(number, Session::deny);
         }
         u32::try_from(denied.len()).unwrap_or(u32::MAX)
     }
 
-    fn finish(&mut self, number: u64, end: crate::passage::End) {
-        let Some(Known { passage, due, .. }) = self.passages.remove(&number) else { return };
+    fn finish(&mut self, number: u64, end: crate::session::End) {
+        let Some(Known { session, due, .. }) = self.sessions.remove(&number) else { return };
         if let Some(due) = due {
             self.deadlines.remove(&(due, number));
         }
-        let [h, n] = passage.sockets();
+        let [h, n] = session.sockets();
         self.poller.forget(h);
         // The program has it, too: closing ours would not take it out of the set.
         self.poller.forget(n);
-        if let Some(share) = self.shares.get_mut(&passage.uid()) {
-            share.passages -= 1;
-            share.buffers -= passage.buffers();
-            if share.passages == 0 {
-                self.shares.remove(&passage.uid());
+        if let Some(share) = self.shares.get_mut(&session.uid()) {
+            share.sessions -= 1;
+            share.buffers -= session.buffers();
+            if share.sessions == 0 {
+                self.shares.remove(&session.uid());
             }
         }
         log::debug!("connection {number} is over: {end:?}");
-        passage.end(end);
+        session.end(end);
     }
 }
 
@@ -675,7 +687,7 @@ impl Gateway {
         Status {
             adapters: self.host.adapters().filter_map(|it| self.adapter_status(&it)).collect(),
             links: self.host.links().map(|it| self.link_status(&it)).collect(),
-            connections: self.passages.values().map(|it| it.passage.status(&self.host)).collect(),
+            connections: self.sessions.values().map(|it| it.session.status(&self.host)).collect(),
             totals: Totals {
                 failovers: tally.failovers,
                 rmbe_full: tally.rmbe_full,

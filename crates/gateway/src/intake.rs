@@ -1,6 +1,6 @@
 //! Reading a socket without passing an urgent byte by.
 //!
-//! Both sockets of a passage have urgent bytes in line (`SO_OOBINLINE`), where they keep their place.
+//! Both sockets of a session have urgent bytes in line (`SO_OOBINLINE`), where they keep their place.
 //! What is left to find out is which bytes they are, and there a read helps only in part:
 //!
 //! ```text

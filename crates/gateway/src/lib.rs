@@ -8,17 +8,17 @@
 //!
 //! ```text
 //!   program ──N── TCP to the other host: CLC, and then silence ────────────────────> its peer
-//!      │    └──(a duplicate of N)──> desk ─┐
+//!      │    └──(a duplicate of N)──> control socket ─┐
 //!      │                                   v
-//!      └──H── 127.0.0.1 ──> door ──> passage ──> engine ──> adapters ══ RoCEv2 ═══> its gateway
+//!      └──H── 127.0.0.1 ──> data listener ──> session ──> engine ──> adapters ══ RoCEv2 ═══> its gateway
 //! ```
 //!
 //! | Module | What |
 //! |---|---|
 //! | [`Gateway`], module `gateway` | the one thread: what has happened, what is to be done, sleep |
-//! | `desk` | the UNIX socket, where libraries hand connections over, and who may |
-//! | `door` | the TCP port, where H comes in, and what waits for its other half |
-//! | `passage` | one connection: CLC on N, then bytes between H and SMC-R, or between H and N |
+//! | `control` | the UNIX socket, where libraries hand connections over, and who may |
+//! | `listener` | the TCP port, where H comes in, and what waits for its other half |
+//! | `session` | one connection: CLC on N, then bytes between H and SMC-R, or between H and N |
 //! | [`OpenError`], module `error` | why there is no gateway |
 //! | `adapters` | which adapters are meant by their names, and opening them |
 //! | `nic` | a device of either kind: a soft RNIC, or an RDMA device by libibverbs |
@@ -40,7 +40,7 @@
 //! # The life of a connection
 //!
 //! ```text
-//!   hand-over and H ──> Meeting ── agreed ────> Moved ────┬──> both directions have ended, or it is reset
+//!   hand-over and H ──> Rendezvous ── agreed ────> Moved ────┬──> both directions have ended, or it is reset
 //!                          └────── declined ──> Relayed ──┘
 //! ```
 //!
@@ -61,8 +61,7 @@
 
 mod adapters;
 mod bytes;
-mod desk;
-mod door;
+mod control;
 mod error;
 pub mod foreign;
 mod gateway;
@@ -72,12 +71,13 @@ mod ipsec;
 mod lent;
 mod lessons;
 pub mod limits;
+mod listener;
 pub mod netlink;
 mod nic;
 mod output;
-mod passage;
 mod poller;
 mod rivalry;
+mod session;
 mod settings;
 mod spare;
 pub mod status;

@@ -4,21 +4,21 @@ use std::time::Duration;
 
 use sidestep_wire::RmbeSize;
 
-/// Processes of one user that are connected to the desk, half of all: each worker of a server that
+/// Processes of one user that are connected to the control socket, half of all: each worker of a server that
 /// becomes another user calls by itself, and one that is turned away cannot hand over.
 pub const LINES_OF_USER_MAX: usize = LINES_MAX / 2;
 /// Processes of all users; beyond, who was silent longest is hung up on, and calls again.
 pub const LINES_MAX: usize = 2048;
 /// Connections of one user that may go by SMC-R; further ones are declined.
-pub const PASSAGES_OF_USER_MAX: usize = 4096;
+pub const SESSIONS_OF_USER_MAX: usize = 4096;
 /// The same of all users.
-pub const PASSAGES_MAX: usize = 8192;
+pub const SESSIONS_MAX: usize = 8192;
 /// Connections of one user that may be passed on by TCP beside those; further ones are reset.
 pub const REFUSALS_OF_USER_MAX: usize = 1024;
 /// Bytes of buffers that connections of one user may have; those that want more are declined. As many
 /// as the most connections have with buffers of the usual length.
-pub const BUFFERS_OF_USER_MAX: usize = PASSAGES_OF_USER_MAX * 2 * RmbeSize::DEFAULT.bytes();
-/// Connections to the door whose hand-over has not come, and hand-overs whose H has not come;
+pub const BUFFERS_OF_USER_MAX: usize = SESSIONS_OF_USER_MAX * 2 * RmbeSize::DEFAULT.bytes();
+/// Connections to the data listener whose hand-over has not come, and hand-overs whose H has not come;
 /// beyond, the oldest of the user who has most goes.
 pub const WAITING_MAX: usize = 1024;
 /// How long one half waits for the other. The library sends one right behind the other.

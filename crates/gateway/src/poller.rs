@@ -7,7 +7,7 @@
 //! slower for it. If nothing comes in that time, it does so less and less often: one that has little
 //! to do sleeps at once.
 //!
-//! Numbers of lines and passages are never used again, so an event that was reported for one that
+//! Numbers of lines and sessions are never used again, so an event that was reported for one that
 //! has gone since is not found.
 
 use std::mem::MaybeUninit;
@@ -37,17 +37,17 @@ pub(crate) enum Source {
     Policies,
     /// The gateway before this one has ended.
     Predecessor,
-    /// A library connects to the desk.
-    Desk,
-    /// A process at the desk has said something.
+    /// A library connects to the control socket.
+    ControlSocket,
+    /// A process at the control socket has said something.
     Line(u64),
-    /// A library connects to the door.
-    Door,
+    /// A library connects to the data listener.
+    Listener,
     /// Something has come for an adapter.
     Adapter(u8),
-    /// H of a passage.
+    /// H of a session.
     Program(u64),
-    /// N of a passage.
+    /// N of a session.
     Network(u64),
 }
 
@@ -60,9 +60,9 @@ impl Source {
             Self::Interfaces => (1, 0),
             Self::Policies => (1, 1),
             Self::Predecessor => (1, 2),
-            Self::Desk => (2, 0),
+            Self::ControlSocket => (2, 0),
             Self::Line(of) => (3, of),
-            Self::Door => (4, 0),
+            Self::Listener => (4, 0),
             Self::Adapter(of) => (5, of as u64),
             Self::Program(of) => (6, of),
             Self::Network(of) => (7, of),
@@ -77,9 +77,9 @@ impl Source {
             1 if of == 0 => Self::Interfaces,
             1 if of == 1 => Self::Policies,
             1 => Self::Predecessor,
-            2 => Self::Desk,
+            2 => Self::ControlSocket,
             3 => Self::Line(of),
-            4 => Self::Door,
+            4 => Self::Listener,
             5 => Self::Adapter(of as u8),
             6 => Self::Program(of),
             _ => Self::Network(of),
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn each_source_has_a_number_of_its_own() {
         use Source::*;
-        let single = [Stop, Interfaces, Policies, Predecessor, Desk, Door];
+        let single = [Stop, Interfaces, Policies, Predecessor, ControlSocket, Listener];
         for source in single.into_iter().chain([Line(9), Adapter(255), Program(9), Network(9)]) {
             assert_eq!(Source::of_number(source.number()), source);
         }

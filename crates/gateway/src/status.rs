@@ -1,4 +1,4 @@
-//! What a gateway has, for displays: asked for at the desk, and told as JSON in a memory file.
+//! What a gateway has, for displays: asked for at the control socket, and told as JSON in a memory file.
 //!
 //! A memory file, because it has room for any number of connections, and no reader has to be waited for
 //! who reads slowly. Root may ask, and the gateway's own user.

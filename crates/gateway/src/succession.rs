@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   successor                                       predecessor
-//!      │ ── Replace, at the desk ──────────────────────> │
+//!      │ ── Replace, at the control socket ──────────────────────> │
 //!      │ <── listening sockets, lessons, lines, halves ── │  no new connections from here on
 //!      │ <── for each soft RNIC: receiver, relays ─────── │  drains: asked by its process number
 //!      │ <── the lines to those before it ─────────────── │
@@ -28,7 +28,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sidestep_rdma::soft::Succession;
 use sidestep_wire::hand_over::{Message, Relay, gateway_name};
 
-use crate::desk::Offer;
+use crate::control::Offer;
 use crate::error::OpenError;
 use crate::foreign::Foreign;
 use crate::lessons::Lessons;
@@ -69,8 +69,8 @@ pub(crate) struct Predecessor {
 pub(crate) struct Estate {
     /// The latest first.
     pub(crate) predecessors: Vec<Predecessor>,
-    pub(crate) desk: OwnedFd,
-    pub(crate) door: TcpListener,
+    pub(crate) control: OwnedFd,
+    pub(crate) listener: TcpListener,
     pub(crate) lessons: Lessons,
     pub(crate) successions: HashMap<IpAddr, Succession>,
     pub(crate) lines: Vec<OwnedFd>,
@@ -130,11 +130,11 @@ impl Estate {
     }
 
     fn begin(predecessor: Predecessor, names: [OwnedFd; 4]) -> Self {
-        let [desk, door, lessons, read_only] = names;
+        let [control, listener, lessons, read_only] = names;
         Self {
             predecessors: vec![predecessor],
-            desk,
-            door: door.into(),
+            control,
+            listener: listener.into(),
             lessons: Lessons::take_over(lessons, read_only),
             successions: HashMap::new(),
             lines: Vec::new(),

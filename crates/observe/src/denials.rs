@@ -257,7 +257,7 @@ fn connections(state: &State, number: usize) -> HashMap<Addresses, Place> {
     let place = |(index, slot): (usize, &Slot)| {
         let mode = slot.mode.load(Ordering::Acquire);
         let may_move = matches!(mode, mode::TCP | mode::NEGOTIATING | mode::SMC_D);
-        let is_way = slot.passage.load(Ordering::Relaxed) != 0;
+        let is_way = slot.session.load(Ordering::Relaxed) != 0;
         let family = slot.family.load(Ordering::Acquire);
         let local = address(family, &slot.local_ip, &slot.local_port)?;
         let peer = address(family, &slot.peer_ip, &slot.peer_port)?;

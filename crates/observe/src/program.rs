@@ -72,15 +72,15 @@ pub struct LeftAlone {
 impl Program {
     /// What a mirrored state says: all but `pids` and `program`, which it does not know.
     pub(crate) fn read(state: &State, id: StateId) -> Self {
-        let young: Vec<_> = state.young_places().map(|(_, place)| place.look()).collect();
+        let untracked: Vec<_> = state.untracked_places().map(|(_, place)| place.look()).collect();
         let (services, services_untold) = service::services(state);
         let (decisions, decisions_untold) = decision::decisions(state);
         Self {
             state: id,
             pids: Vec::new(),
             program: String::new(),
-            totals: totals::totals(state, &young),
-            ended_on_tcp: totals::ended_on_tcp(state, &young),
+            totals: totals::totals(state, &untracked),
+            ended_on_tcp: totals::ended_on_tcp(state, &untracked),
             patience: patience(state),
             left_alone: left_alone(state),
             decisions,
@@ -96,12 +96,12 @@ pub(crate) fn connections(state: &State) -> impl Iterator<Item = (usize, Seen)> 
     let owner = state.header().pid.load(Ordering::Relaxed);
     let grown = state.slots().enumerate();
     let grown = grown.filter_map(|(index, slot)| Some((index, Seen::read(slot)?)));
-    let young = state.young_places().filter_map(move |(fd, place)| {
+    let untracked = state.untracked_places().filter_map(move |(fd, place)| {
         let (about, traffic) = place.look().0?;
-        let counters = Counters::of_young(traffic);
-        Some((SLOTS + fd as usize, Seen::young(owner, fd, about, &counters)))
+        let counters = Counters::of_untracked(traffic);
+        Some((SLOTS + fd as usize, Seen::untracked(owner, fd, about, &counters)))
     });
-    grown.chain(young)
+    grown.chain(untracked)
 }
 
 fn patience(state: &State) -> Vec<(u16, Patience)> {

@@ -278,7 +278,7 @@ mod tests {
             },
             fallback: None,
             descriptor: None,
-            passage: None,
+            session: None,
         };
         assert_eq!(only(1001), expected);
     }
@@ -451,7 +451,7 @@ mod tests {
         let maker = Maker::new(sys::pid());
         let header = maker.state.header();
         header.slots_used.store(u32::MAX, Ordering::Relaxed);
-        header.young_used.store(u32::MAX, Ordering::Relaxed);
+        header.untracked_used.store(u32::MAX, Ordering::Relaxed);
         maker.connect(SLOTS - 1, (1013, 2013), mode::TCP);
         let before = kib(&maker);
         assert_eq!(only(1013).pid, sys::pid());

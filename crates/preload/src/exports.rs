@@ -24,11 +24,11 @@ use sidestep_socket::process::{claims, tcp};
 use sidestep_socket::program::socket_options::{self, OptionAnswer};
 use sidestep_socket::program::stream::{self, Instead, Outcome};
 use sidestep_socket::program::transfer::{self, Pipe, Source};
-use sidestep_socket::program::{self, hand_over, life, parcel, young};
+use sidestep_socket::program::{self, bundle, fresh, hand_over, life};
 use sidestep_socket::rendezvous::{listeners, tcp_option};
-use sidestep_socket::table::bare;
 use sidestep_socket::table::descriptors::{self, Use};
 use sidestep_socket::table::sock::{Phase, Sock};
+use sidestep_socket::table::untracked;
 
 type Address = *mut libc::sockaddr;
 type Length = *mut libc::socklen_t;
@@ -336,8 +336,8 @@ export! {
         const SENDFILE_MAX: usize = 0x7fff_f000;
         let plain = plain!(real::sendfile(out, file, offset, len));
         loop {
-            if descriptors::is_bare(out)
-                && let Some(n) = bare::send(out, plain)
+            if descriptors::is_untracked(out)
+                && let Some(n) = untracked::send(out, plain)
             {
                 return n;
             }
@@ -442,7 +442,7 @@ unsafe fn send_rights(fd: i32, message: *const libc::msghdr, flags: i32) -> isiz
             let control =
                 unsafe { Argument::new(header.msg_control.cast(), header.msg_controllen) };
             // SAFETY: passed on.
-            parcel::send_rights(header, control, |header| unsafe {
+            bundle::send_rights(header, control, |header| unsafe {
                 real::sendmsg(fd, header, flags)
             })
         }
@@ -478,7 +478,7 @@ unsafe fn received_rights(message: *mut libc::msghdr, n: isize) -> isize {
         if !at.is_null() && len != 0 {
             // SAFETY: so many bytes the kernel has just written there.
             let control = unsafe { core::slice::from_raw_parts(at.cast(), len) };
-            quietly(|| parcel::receive_rights(control));
+            quietly(|| bundle::receive_rights(control));
         }
     }
     n
@@ -531,7 +531,7 @@ fn accepting(listener: i32, flags: i32, call: impl FnOnce() -> i32) -> i32 {
         return forget_stale(fd);
     }
     quietly(|| {
-        if !young::begin_server(fd, known, listener) {
+        if !fresh::begin_server(fd, known, listener) {
             accept_with_object(fd, flags & libc::SOCK_NONBLOCK != 0, known, listener);
         }
     });
@@ -553,7 +553,7 @@ fn accept_with_object(fd: i32, nonblocking: bool, known: Option<&Sock>, listener
 
 /// A socket was connected to a server at this port, or will be.
 fn connected(fd: i32, port: u16) {
-    if young::begin_client(fd, port) {
+    if fresh::begin_client(fd, port) {
         return;
     }
     if let Some(sock) = descriptors::sock(fd).filter(|sock| sock.phase() == Phase::Fresh) {
@@ -588,7 +588,7 @@ export! {
         // SAFETY: passed on.
         let fd = forget_stale(unsafe { real::socket(domain, kind, protocol) });
         if fd >= 0 && tcp::is_tcp(domain, kind, protocol) {
-            quietly(|| young::note_fresh(fd));
+            quietly(|| fresh::note_fresh(fd));
         }
         fd
     }
@@ -596,7 +596,7 @@ export! {
     fn connect(fd: i32, address: *const libc::sockaddr, len: u32) -> i32 {
         // The address is the program's claim until the kernel has read it: a bad pointer is
         // EFAULT and no fault. Before, it is read with the kernel's help, and only if need be.
-        let sock = if young::may_connect(fd) { None } else { descriptors::sock(fd) };
+        let sock = if fresh::may_connect(fd) { None } else { descriptors::sock(fd) };
         // SAFETY: the program's address of `len` bytes, if it is one.
         let claimed = || unsafe { GivenAddress::claimed(address, len) };
         let leads_nowhere = || claimed().is_some_and(|to| tcp::is_nowhere(to.bytes()));
@@ -839,11 +839,11 @@ export! {
 
 // Other programs.
 
-/// Runs `exec` with parcels in the place of connections in shared memory.
+/// Runs `exec` with bundles in the place of connections in shared memory.
 fn begin(exec: impl Fn() -> i32) -> i32 {
-    quietly(parcel::before_exec);
+    quietly(bundle::before_exec);
     let failed = exec();
-    quietly(parcel::after_failed_exec);
+    quietly(bundle::after_failed_exec);
     failed
 }
 

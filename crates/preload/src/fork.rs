@@ -18,7 +18,7 @@ use crate::real::{self, Begin};
 use core::cell::Cell;
 use core::ffi::c_void;
 use sidestep_socket::polling::epoll;
-use sidestep_socket::process::heirs;
+use sidestep_socket::process::children;
 use sidestep_socket::program::fork;
 
 /// Has libc's `fork` call us.
@@ -59,13 +59,13 @@ unsafe extern "C" fn in_parent() {
         }
         set_errno(ERRNO.get());
     }
-    heirs::forked();
+    children::forked();
 }
 
 /// There is no child.
 fn failed() {
     fork::after_failed_fork();
-    heirs::forked();
+    children::forked();
 }
 
 /// `fork`, made by `make`, during which libc calls the handlers above.
@@ -73,7 +73,7 @@ pub(crate) fn fork(make: impl FnOnce() -> i32) -> i32 {
     let before = CALL.replace(Call::Fork);
     let child = make();
     if CALL.replace(before) == Call::InDoubt {
-        quietly(|| if child < 0 { failed() } else { heirs::forked() });
+        quietly(|| if child < 0 { failed() } else { children::forked() });
         if child > 0 {
             set_errno(ERRNO.get());
         }
@@ -85,7 +85,7 @@ unsafe extern "C" fn in_child() {
     if CALL.get() == Call::Fork {
         set_errno(ERRNO.get());
     }
-    heirs::forget_after_fork();
+    children::forget_after_fork();
     fork::after_fork_in_child();
     epoll::after_fork_in_child();
 }
@@ -97,7 +97,7 @@ pub(crate) fn around<T: Copy + Into<i64>>(make: impl FnOnce() -> T) -> T {
     match child.into() {
         // SAFETY: our own handler, called where libc would.
         0 => unsafe { in_child() },
-        1.. => heirs::forked(),
+        1.. => children::forked(),
         _ => quietly(failed),
     }
     child
@@ -138,7 +138,7 @@ pub(crate) unsafe fn clone(
     if child < 0 {
         quietly(failed);
     } else {
-        heirs::forked();
+        children::forked();
     }
     child
 }

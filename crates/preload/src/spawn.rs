@@ -1,9 +1,9 @@
 //! `posix_spawn`, `popen` and `system`: programs that libc begins by itself.
 //!
-//! The child that libc makes runs none of our code before its `exec`. So a parcel is made
+//! The child that libc makes runs none of our code before its `exec`. So a bundle is made
 //! in the parent for each connection in shared memory that stays open, and the child puts
 //! it in place by *file actions*, which run there before all that the program has asked for.
-//! `popen` and `system` take no file actions: there the parcels lie beside, and the
+//! `popen` and `system` take no file actions: there the bundles lie beside, and the
 //! new program finds them.
 
 use crate::real;
@@ -12,7 +12,7 @@ use core::ptr::null_mut;
 use sidestep_device::map::{self, Mapping};
 use sidestep_device::sys;
 use sidestep_socket::process::loan;
-use sidestep_socket::program::parcel::{self, Beside};
+use sidestep_socket::program::bundle::{self, Beside};
 use sidestep_socket::table::descriptors;
 use std::sync::OnceLock;
 
@@ -83,7 +83,7 @@ struct Plan<'a> {
 impl<'a> Plan<'a> {
     fn new(theirs: &'a [Action]) -> Option<Self> {
         let mut most = theirs.len();
-        parcel::for_each_that_stays(|_| most += 1);
+        bundle::for_each_that_stays(|_| most += 1);
         let room = map::reserve((most * size_of::<Action>()).max(1)).ok()?;
         Some(Self { theirs, room, most, used: 0 })
     }
@@ -98,14 +98,14 @@ impl<'a> Plan<'a> {
         self.room.at(0, self.most * size_of::<Action>()).cast()
     }
 
-    /// Parcels for what stays open, under the same numbers, then the program's actions.
+    /// Bundles for what stays open, under the same numbers, then the program's actions.
     fn fill(&mut self) {
-        parcel::for_each_that_stays(|fd| {
+        bundle::for_each_that_stays(|fd| {
             // Descriptors may have come since they were counted.
             if self.used + self.theirs.len() < self.most
-                && let Some(parcel) = parcel::stand_in_hidden(fd)
+                && let Some(bundle) = bundle::stand_in_hidden(fd)
             {
-                self.push(Action { tag: DUP2, padding: 0, words: [parcel, fd, 0, 0, 0, 0] });
+                self.push(Action { tag: DUP2, padding: 0, words: [bundle, fd, 0, 0, 0, 0] });
             }
         });
         let own = self.used;
@@ -113,8 +113,8 @@ impl<'a> Plan<'a> {
             let mut action = *action;
             // A descriptor that is closed on `exec` under its own number.
             if action.tag == DUP2 && !self.has_placed(own, action.words[0]) {
-                parcel::give_plain(action.words[0]);
-                let other = parcel::stand_in_hidden(action.words[0]);
+                bundle::give_plain(action.words[0]);
+                let other = bundle::stand_in_hidden(action.words[0]);
                 action.words[0] = other.unwrap_or(action.words[0]);
             }
             self.push(action);
@@ -156,7 +156,7 @@ impl Drop for Plan<'_> {
     }
 }
 
-/// Runs `call` with file actions that put parcels in the place of connections.
+/// Runs `call` with file actions that put bundles in the place of connections.
 ///
 /// # Safety
 /// `listed` is null or file actions of libc.
@@ -165,7 +165,7 @@ unsafe fn spawn(listed: Listed, call: impl Fn(Listed) -> i32) -> i32 {
     if !concerns_us {
         return call(listed);
     }
-    parcel::give_all_plain();
+    bundle::give_all_plain();
     if !is_layout_known() {
         return call(listed);
     }

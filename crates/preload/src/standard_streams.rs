@@ -1,7 +1,7 @@
 //! The standard streams, `stdin`, `stdout` and `stderr`, over a connection in shared memory.
 //!
 //! They exist before any socket does. When such a connection is put under number 0, 1 or 2
-//! (as inetd and its heirs do), the variables are pointed to [cookie streams](cookie) on that
+//! (as inetd and its children do), the variables are pointed to [cookie streams](cookie) on that
 //! number, which serve whatever is under it later, too. C++'s `cin` and `cout` have looked at the
 //! variables before; they need `std::ios::sync_with_stdio(false)` to be served.
 
@@ -23,7 +23,7 @@ unsafe extern "C" {
 pub(crate) fn note_standard(fd: i32) {
     let Some(sock) = descriptors::sock(fd) else { return };
     match sock.phase() {
-        Phase::Candidate | Phase::Meeting => {
+        Phase::Candidate | Phase::Rendezvous => {
             return sock.stay_plain(Reason::Program(ProgramDid::StandardStream));
         }
         Phase::Smc => {}

@@ -6,7 +6,7 @@ use sidestep_device::sys::SignalMask;
 use sidestep_socket::connection::sleep::Sleeps;
 use sidestep_socket::process::options::{self, Options};
 use sidestep_socket::process::{filter, loan, reload};
-use sidestep_socket::program::parcel;
+use sidestep_socket::program::bundle;
 
 /// Run by the loader; `-z initfirst` puts it before all other constructors.
 #[used]
@@ -31,7 +31,7 @@ unsafe extern "C" fn start(_: i32, _: *const *const c_char, environment: *const 
     filter::start(options.trust_filters);
     options::configure(options);
     reload::start(sources);
-    parcel::adopt_inherited(standard_streams::note_standard);
+    bundle::adopt_inherited(standard_streams::note_standard);
     fork::watch();
 }
 

@@ -98,7 +98,7 @@ reasons! {
         /// An agent writes the TCP option of SMC, and one end has not sent it.
         NoTcpOption = 26,
         /// The agent knows of no program at the other end that asks for us.
-        PetitionUnanswered = 29,
+        LookupUnanswered = 29,
         /// The peer runs another version of Sidestep, whose memory is laid out in another way.
         OtherVersion = 34,
         /// The peer offers nothing that this end can use, or answers in a form of a later edition.
@@ -368,7 +368,7 @@ impl Reason {
             Self::PeerBroke(_) | Self::PeerDeclined(_) => true,
             Self::Peer(reason) => match reason {
                 PeerCannot::Unanswered
-                | PeerCannot::PetitionUnanswered
+                | PeerCannot::LookupUnanswered
                 | PeerCannot::OtherVersion
                 | PeerCannot::NothingInCommon => true,
                 PeerCannot::RemotePeer
@@ -399,7 +399,7 @@ impl Reason {
                 | PeerCannot::Unanswered
                 | PeerCannot::FailedLately
                 | PeerCannot::NoTcpOption
-                | PeerCannot::PetitionUnanswered => Diagnosis::PEERNOSMC,
+                | PeerCannot::LookupUnanswered => Diagnosis::PEERNOSMC,
                 // The standard has no code of its own for it: of what both could use there is nothing.
                 PeerCannot::OtherNamespace
                 | PeerCannot::OtherVersion
@@ -459,7 +459,7 @@ impl Reason {
                 PeerCannot::Unanswered => "the two ends did not finish agreeing",
                 PeerCannot::FailedLately => "agreeing with this server has failed lately",
                 PeerCannot::NoTcpOption => "SYN or SYN-ACK came without the SMC option",
-                PeerCannot::PetitionUnanswered => {
+                PeerCannot::LookupUnanswered => {
                     "the peer is elsewhere, and the agent knows of no Sidestep program there"
                 }
                 PeerCannot::OtherVersion => "the peer runs another version of Sidestep",

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   mail       what other processes say
-//!   slots      taken and given back         heirs     which process holds them after a fork
+//!   slots      taken and given back         children     which process holds them after a fork
 //!   home       the process with its slots and link groups; groups finds those
 //!   group      one link group: the memory between this process and another; rings: what lies in it
 //!   instance   the process as others know it: state, mailbox, bells
@@ -11,14 +11,14 @@
 //! Below stands what needs no process object: options and log, memory and its pools, locks and their owners,
 //! filters and other ways to use sockets unseen, and what the kernel says of a TCP socket.
 
+pub mod agent_line;
 pub mod assessor;
+pub mod children;
 pub mod claims;
 pub mod clc;
-pub mod desk;
 pub mod filter;
 pub mod group;
 pub mod groups;
-pub mod heirs;
 pub mod home;
 pub mod instance;
 pub mod lingering;

@@ -4,23 +4,23 @@
 //!   stream, transfer   send, receive, sendfile, splice: which path the bytes take
 //!   lending            ends that the gateway reads where they lie
 //!   socket_options     setsockopt, getsockopt, ioctl
-//!   fork, parcel       connections in other processes and other programs; uring, seccomp: unseen calls
+//!   fork, bundle       connections in other processes and other programs; uring, seccomp: unseen calls
 //!   hand_over          connections to other hosts go to the gateway
-//!   life, young        sockets made, accepted, duplicated, closed
-//!   growth, object     what they are in the meantime
+//!   life, fresh        sockets made, accepted, duplicated, closed
+//!   tracking, object   what they are in the meantime
 //! ```
 
+pub mod bundle;
 pub mod dead_end;
 pub mod fork;
-pub mod growth;
+pub mod fresh;
 pub mod hand_over;
 pub mod lending;
 pub mod life;
 pub mod object;
-pub mod parcel;
 pub mod seccomp;
 pub mod socket_options;
 pub mod stream;
+pub mod tracking;
 pub mod transfer;
 pub mod uring;
-pub mod young;

@@ -28,7 +28,7 @@ use sidestep_device::sys;
 use sidestep_socket::process::loan;
 use sidestep_socket::process::options::{self, Options};
 use sidestep_socket::program::stream::{self, Outcome};
-use sidestep_socket::program::{life, young};
+use sidestep_socket::program::{fresh, life};
 use sidestep_socket::rendezvous::listeners;
 use sidestep_socket::table::descriptors::{self, Use};
 use sidestep_socket::table::sock::Phase;
@@ -75,7 +75,7 @@ fn main() {
         crowd(&client, &server, len);
     }
     visits();
-    for start in [Listener::pair, Listener::young_pair] {
+    for start in [Listener::pair, Listener::untracked_pair] {
         late_receive(&listener, start);
         late_send(&listener, start);
     }
@@ -451,13 +451,13 @@ impl Listener {
     }
 
     /// The same, the client's of which nothing is decided yet.
-    fn young_pair(&self) -> (End, End) {
+    fn untracked_pair(&self) -> (End, End) {
         let address = self.0.local_addr().expect("bound");
         let client = TcpStream::connect(address).expect("a connection");
         let (server, _) = self.0.accept().expect("its other end");
         let fd = client.as_raw_fd();
-        young::note_fresh(fd);
-        assert!(young::begin_client(fd, address.port()), "it has an object");
+        fresh::note_fresh(fd);
+        assert!(fresh::begin_client(fd, address.port()), "it has an object");
         (End { socket: Some(client), fd }, End::new(server, true))
     }
 }

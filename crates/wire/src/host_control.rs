@@ -10,11 +10,11 @@
 //! | [`Hello`] | the client's connection name | – | the server of this very TCP connection is one of us |
 //! | [`Introduction`] | a process's mailbox | 2 descriptors | here is the memory of my process, and my bell |
 //! | [`Channel`] | a process's mailbox | 1 eventfd | here is another bell |
-//! | [`Petition`] | the agent | – | I hold an end of this connection to another namespace |
+//! | [`Lookup`] | the agent | – | I hold an end of this connection to another namespace |
 //! | [`Match`] | a process, from the agent | 1 socket | this process holds the other end |
 //! | [`Refusal`] | a process, from the agent | – | I hang up |
 //!
-//! The last three are in a file of their own ([`petition`]).
+//! The last three are in a file of their own ([`lookup`]).
 //!
 //! All integers are big-endian, so that a dump reads the same everywhere. Every datagram starts so:
 //!
@@ -22,7 +22,7 @@
 //! |---|---|---|---|
 //! | 0 | 4 | magic | `SSTP` |
 //! | 4 | 2 | version | 1 |
-//! | 6 | 2 | kind | 1 Hello, 2 Introduction, 3 Channel, 4 Petition, 5 Match, 6 Refusal |
+//! | 6 | 2 | kind | 1 Hello, 2 Introduction, 3 Channel, 4 Lookup, 5 Match, 6 Refusal |
 //! | 8 | 4 | length | of the whole datagram |
 //! | 12 | 16 | instance | the sender |
 //!
@@ -69,12 +69,12 @@ use crate::reader::Reader;
 use crate::tcp_option::Identity;
 
 mod header;
-pub mod petition;
+pub mod lookup;
 
 use header::{HEADER, Kind, emit_header, field};
 
 pub use header::Instance;
-pub use petition::{Match, Petition, Refusal, RefusalCause, Side};
+pub use lookup::{Lookup, Match, Refusal, RefusalCause, Side};
 
 /// Longest datagram of this module; a receive buffer of this many bytes holds any of them.
 pub const EMITTED_LEN_MAX: usize = Hello::LEN;
@@ -115,7 +115,7 @@ pub enum ControlMessage {
     /// A process hands over another bell.
     Channel(Channel),
     /// A process looks for the other end of a connection.
-    Petition(Petition),
+    Lookup(Lookup),
     /// The agent has found it.
     Match(Match),
     /// The agent hangs up.
@@ -136,7 +136,7 @@ impl ControlMessage {
             Kind::Hello => Self::Hello(Hello::parse(&reader)?),
             Kind::Introduction => Self::Introduction(Introduction::parse(&reader)?),
             Kind::Channel => Self::Channel(Channel::parse(&reader)?),
-            Kind::Petition => Self::Petition(Petition::parse(&reader)?),
+            Kind::Lookup => Self::Lookup(Lookup::parse(&reader)?),
             Kind::Match => Self::Match(Match::parse(&reader)?),
             Kind::Refusal => Self::Refusal(Refusal::parse(&reader)?),
         })
@@ -153,7 +153,7 @@ impl ControlMessage {
             Self::Hello(message) => message.emit(out),
             Self::Introduction(message) => message.emit(out),
             Self::Channel(message) => message.emit(out),
-            Self::Petition(message) => message.emit(out),
+            Self::Lookup(message) => message.emit(out),
             Self::Match(message) => message.emit(out),
             Self::Refusal(message) => message.emit(out),
         }
@@ -166,7 +166,7 @@ impl ControlMessage {
             Self::Hello(message) => message.instance,
             Self::Introduction(message) => message.instance,
             Self::Channel(message) => message.instance,
-            Self::Petition(message) => message.instance,
+            Self::Lookup(message) => message.instance,
             Self::Match(message) => message.instance,
             Self::Refusal(_) => Instance([0; 16]),
         }
@@ -394,12 +394,12 @@ fn token_of(
     hasher.finish128().as_bytes()
 }
 
-/// What the name of a parcel says.
+/// What the name of a bundle says.
 ///
-/// A parcel is a socket that stands in for a connection while it goes to another program, and
+/// A bundle is a socket that stands in for a connection while it goes to another program, and
 /// carries the connection's memory. No byte is in it, so all there is to say stands in its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Parcel {
+pub struct Bundle {
     /// The slot of the connection in the state beside it.
     pub slot: u32,
     /// The process at the other end of the connection.
@@ -408,17 +408,17 @@ pub struct Parcel {
     pub number: u64,
 }
 
-impl Parcel {
-    const PREFIX: &[u8] = b"sidestep/1/parcel/";
+impl Bundle {
+    const PREFIX: &[u8] = b"sidestep/1/bundle/";
 
-    /// What a socket is bound to: `sidestep/1/parcel/<slot>/<peer>/<number>`, in hexadecimal.
+    /// What a socket is bound to: `sidestep/1/bundle/<slot>/<peer>/<number>`, in hexadecimal.
     #[must_use]
     pub fn name(&self) -> AddressName {
         let Self { slot, peer, number } = self;
-        address_name(format_args!("sidestep/1/parcel/{slot:08x}/{peer}/{number:016x}"))
+        address_name(format_args!("sidestep/1/bundle/{slot:08x}/{peer}/{number:016x}"))
     }
 
-    /// Whether a name is that of a parcel, or was meant to be.
+    /// Whether a name is that of a bundle, or was meant to be.
     #[must_use]
     pub fn is_name(name: &[u8]) -> bool {
         name.starts_with(Self::PREFIX)
@@ -430,12 +430,12 @@ impl Parcel {
         let rest = core::str::from_utf8(name.strip_prefix(Self::PREFIX)?).ok()?;
         let mut words = rest.split('/');
         let mut word = |len| words.next().filter(|word: &&str| word.len() == len);
-        let parcel = Self {
+        let bundle = Self {
             slot: u32::from_str_radix(word(8)?, 16).ok()?,
             peer: Instance(u128::from_str_radix(word(32)?, 16).ok()?.to_be_bytes()),
             number: u64::from_str_radix(word(16)?, 16).ok()?,
         };
-        (parcel.name().as_slice() == name).then_some(parcel)
+        (bundle.name().as_slice() == name).then_some(bundle)
     }
 }
 
@@ -531,19 +531,19 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_parcel_says_what_is_in_it() {
+    fn the_name_of_a_bundle_says_what_is_in_it() {
         let peer = Instance(core::array::from_fn(|index| index as u8 + 200));
-        let parcel = Parcel { slot: 16_383, peer, number: 0xfedc_0000_0000_0001 };
-        let name = parcel.name();
-        assert!(Parcel::is_name(&name));
-        assert_eq!(Parcel::from_name(&name), Some(parcel));
-        for broken in [&name[..name.len() - 1], b"sidestep/1/parcel/", b"sidestep/1/parcel/0/1/2"] {
-            assert!(Parcel::is_name(broken));
-            assert_eq!(Parcel::from_name(broken), None);
+        let bundle = Bundle { slot: 16_383, peer, number: 0xfedc_0000_0000_0001 };
+        let name = bundle.name();
+        assert!(Bundle::is_name(&name));
+        assert_eq!(Bundle::from_name(&name), Some(bundle));
+        for broken in [&name[..name.len() - 1], b"sidestep/1/bundle/", b"sidestep/1/bundle/0/1/2"] {
+            assert!(Bundle::is_name(broken));
+            assert_eq!(Bundle::from_name(broken), None);
         }
-        assert_eq!(Parcel::from_name(&mailbox_name(&peer)), None);
+        assert_eq!(Bundle::from_name(&mailbox_name(&peer)), None);
         let sign = text(name).replace("00003fff", "+0003fff");
-        assert_eq!(Parcel::from_name(sign.as_bytes()), None);
+        assert_eq!(Bundle::from_name(sign.as_bytes()), None);
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub(super) struct Path<'a>(Option<&'a status::Connection>);
 impl Beyond {
     /// Asks the gateway, if one of these goes by it.
     pub(super) fn of(connections: &[Connection]) -> Self {
-        if connections.iter().all(|connection| connection.passage.is_none()) {
+        if connections.iter().all(|connection| connection.session.is_none()) {
             return Self::default();
         }
         let known = Status::ask_all().map(|status| status.connections).unwrap_or_default();
@@ -29,7 +29,7 @@ impl Beyond {
 
     /// `None`: it does not go by the gateway.
     pub(super) fn path(&self, connection: &Connection) -> Option<Path<'_>> {
-        let port = connection.passage?;
+        let port = connection.session?;
         let known = self.0.get(&port);
         Some(Path(known.filter(|known| known.remote == connection.peer)))
     }
@@ -113,9 +113,9 @@ mod tests {
             known(3, Mode::Deciding, None),
         ];
         let beyond = Beyond(said.into_iter().map(|it| (it.port, it)).collect());
-        let seen = |passage| Connection { passage, ..super::super::ss::tests::server() };
-        let of = |passage| {
-            let connection = seen(passage);
+        let seen = |session| Connection { session, ..super::super::ss::tests::server() };
+        let of = |session| {
+            let connection = seen(session);
             let path = beyond.path(&connection)?;
             Some((path.mode(), path.words().to_owned(), path.fallback().cloned()))
         };

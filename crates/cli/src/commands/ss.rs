@@ -376,7 +376,7 @@ pub(super) mod tests {
             },
             fallback: None,
             descriptor: None,
-            passage: None,
+            session: None,
         }
     }
 
@@ -394,7 +394,7 @@ pub(super) mod tests {
             counters: Counters::default(),
             fallback,
             descriptor: None,
-            passage: None,
+            session: None,
         }
     }
 

@@ -15,7 +15,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType,
 };
 use sidestep_wire::host_control::{
-    ControlMessage, EMITTED_LEN_MAX, Instance, Match, Petition, RefusalCause, Side,
+    ControlMessage, EMITTED_LEN_MAX, Instance, Lookup, Match, RefusalCause, Side,
 };
 
 use crate::support::Place;
@@ -28,8 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 fn two_ends_get_a_line_to_each_other() {
     let agent = Agent::start();
     let (client, server) = (agent.call(), agent.call());
-    client.petition(1, Side::Client);
-    server.petition(1, Side::Server);
+    client.lookup(1, Side::Client);
+    server.lookup(1, Side::Server);
     let (to_client, clients_end) = client.awaits_match();
     let (to_server, servers_end) = server.awaits_match();
     assert_eq!(to_client.instance, Instance([Side::Server as u8; 16]));
@@ -58,17 +58,17 @@ fn an_agent_in_a_pid_namespace_of_its_own_serves() {
 fn a_process_may_be_at_both_ends() {
     let agent = Agent::start();
     let line = agent.call();
-    line.petition(1, Side::Client);
-    line.petition(1, Side::Server);
+    line.lookup(1, Side::Client);
+    line.lookup(1, Side::Server);
     let (news, _end) = line.awaits_match();
     let (other_news, _other_end) = line.awaits_match();
     assert_ne!(news.side, other_news.side);
 }
 
 #[test]
-fn what_is_no_petition_is_answered_and_ends_the_line() {
+fn what_is_no_lookup_is_answered_and_ends_the_line() {
     let agent = Agent::start();
-    let whole = petition(1, Side::Client);
+    let whole = lookup(1, Side::Client);
     let mut too_long = whole.clone();
     too_long.resize(4_000, 0);
     let mut of_another_kind = whole.clone();
@@ -83,13 +83,13 @@ fn what_is_no_petition_is_answered_and_ends_the_line() {
 }
 
 #[test]
-fn descriptors_beside_a_petition_are_not_taken() {
+fn descriptors_beside_a_lookup_are_not_taken() {
     let agent = Agent::start();
     let before = agent.descriptors();
     let line = agent.call();
     let file = File::open("/dev/null").unwrap();
     for _ in 0..100 {
-        line.send(&petition(7, Side::Client), &[file.as_fd(), file.as_fd()]);
+        line.send(&lookup(7, Side::Client), &[file.as_fd(), file.as_fd()]);
     }
     agent.serves();
     // The line itself, and what was there before. Who closes them is another thread of the agent.
@@ -114,8 +114,8 @@ fn who_never_reads_loses_answers_and_nobody_else_does() {
     let (deaf, other) = (agent.call(), agent.call());
     let (mut to_other, mut to_deaf) = (0, 0);
     for token in 0..2_000 {
-        deaf.send(&petition(token, Side::Client), &[]);
-        other.send(&petition(token, Side::Server), &[]);
+        deaf.send(&lookup(token, Side::Client), &[]);
+        other.send(&lookup(token, Side::Server), &[]);
         other.awaits_match();
         to_other += 1;
     }
@@ -136,8 +136,8 @@ fn answers_that_a_user_leaves_unread_have_an_end() {
     for (line, number) in deaf.iter().zip(0..) {
         let other = agent.call();
         for token in number * ANSWERS..(number + 1) * ANSWERS {
-            line.send(&petition(token, Side::Client), &[]);
-            other.send(&petition(token, Side::Server), &[]);
+            line.send(&lookup(token, Side::Client), &[]);
+            other.send(&lookup(token, Side::Server), &[]);
         }
         // Lines that have ended are no way to have more. What was sent before is heard before.
         for line in [&other, line] {
@@ -160,7 +160,7 @@ fn a_flood_does_not_keep_others_from_being_served() {
             let line = agent.call();
             let deadline = Instant::now() + Duration::from_secs(2);
             for token in 0.. {
-                line.send(&petition(token, Side::Client), &[]);
+                line.send(&lookup(token, Side::Client), &[]);
                 if Instant::now() > deadline {
                     break;
                 }
@@ -227,8 +227,8 @@ impl Agent {
     /// It goes on bringing people together.
     fn serves(&self) {
         let (client, server) = (self.call(), self.call());
-        client.petition(0xee, Side::Client);
-        server.petition(0xee, Side::Server);
+        client.lookup(0xee, Side::Client);
+        server.lookup(0xee, Side::Server);
         client.awaits_match();
         server.awaits_match();
     }
@@ -236,8 +236,8 @@ impl Agent {
     /// Whether it brings two together, and refuses neither.
     fn would_serve(&self) -> bool {
         let (Some(client), Some(server)) = (self.try_call(), self.try_call()) else { return false };
-        client.petition(0xee, Side::Client);
-        server.petition(0xee, Side::Server);
+        client.lookup(0xee, Side::Client);
+        server.lookup(0xee, Side::Server);
         eventually("it serves or refuses", || match client.try_match() {
             Some(_) => Some(true),
             None => (client.is_hung_up() || server.is_hung_up()).then_some(false),
@@ -298,8 +298,8 @@ fn begin(place: &Place, socket: &Path, other: &[&str]) -> Child {
 struct Line(OwnedFd);
 
 impl Line {
-    fn petition(&self, token: u8, side: Side) {
-        self.send(&petition(u32::from_ne_bytes([token; 4]), side), &[]);
+    fn lookup(&self, token: u8, side: Side) {
+        self.send(&lookup(u32::from_ne_bytes([token; 4]), side), &[]);
     }
 
     /// What cannot be sent, is not.
@@ -372,12 +372,12 @@ impl Line {
     }
 }
 
-fn petition(token: u32, side: Side) -> Vec<u8> {
+fn lookup(token: u32, side: Side) -> Vec<u8> {
     let mut whole = [0; 16];
     whole.chunks_mut(4).for_each(|chunk| chunk.copy_from_slice(&token.to_ne_bytes()));
     let instance = Instance([side as u8; 16]);
-    let mut bytes = vec![0; Petition::LEN];
-    Petition { instance, token: whole, side, port: 80 }.emit(&mut bytes).unwrap();
+    let mut bytes = vec![0; Lookup::LEN];
+    Lookup { instance, token: whole, side, port: 80 }.emit(&mut bytes).unwrap();
     bytes
 }
 

@@ -10,7 +10,7 @@ use sidestep_rdma::soft::Succession;
 use sidestep_wire::hand_over::{Message, Relay};
 
 use super::Gateway;
-use crate::desk::Desk;
+use crate::control::ControlSocket;
 use crate::foreign::RIGHTS_MAX;
 use crate::lessons::Lessons;
 use crate::nic::Nic;
@@ -32,30 +32,30 @@ impl Gateway {
 }
 
 impl Gateway {
-    /// Gives this place to who calls by this line of the desk. If that fails, nothing has changed.
+    /// Gives this place to who calls by this line of the control socket. If that fails, nothing has changed.
     pub(super) fn give_way(&mut self, number: u64, now: Duration) {
         if let Err(error) = self.try_give_way(number, now) {
             log::warn!("stays the gateway of this network namespace: {error}");
-            self.desk.dismiss(number);
+            self.control.dismiss(number);
         }
     }
 
     fn try_give_way(&mut self, number: u64, now: Duration) -> io::Result<()> {
-        let line = self.desk.line(number).ok_or(io::ErrorKind::NotConnected)?;
-        if !self.desk.is_own(number) {
+        let line = self.control.line(number).ok_or(io::ErrorKind::NotConnected)?;
+        if !self.control.is_own(number) {
             return Err(io::Error::other("who wants to replace it is another user"));
         }
         let successor = line.try_clone_to_owned()?;
-        let desk = Desk::open_replaced(&self.poller)?;
+        let control = ControlSocket::open_replaced(&self.poller)?;
         let lessons = Lessons::new()?;
         let given = self.give_names(number, successor.as_fd());
         if let Err(error) = given {
-            desk.leave(&self.poller);
+            control.leave(&self.poller);
             return Err(error);
         }
-        std::mem::replace(&mut self.desk, desk).leave(&self.poller);
-        if let Some(door) = self.door.take() {
-            door.leave(&self.poller);
+        std::mem::replace(&mut self.control, control).leave(&self.poller);
+        if let Some(listener) = self.listener.take() {
+            listener.leave(&self.poller);
         }
         self.lessons = lessons;
         self.begin_drain(self.settings.drain_limit.map(|limit| now + limit), Some(successor));
@@ -63,9 +63,13 @@ impl Gateway {
     }
 
     fn give_names(&mut self, number: u64, to: BorrowedFd<'_>) -> io::Result<()> {
-        let door = self.door.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        let names =
-            [self.desk.listener(), door.listener(), self.lessons.file(), self.lessons.read_only()];
+        let listener = self.listener.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let names = [
+            self.control.listener(),
+            listener.listener(),
+            self.lessons.file(),
+            self.lessons.read_only(),
+        ];
         send(to, Message::Names(std::process::id()), &names)?;
         for place in &self.places {
             let Some(Nic::Soft(rnic)) = self.host.device(place.id) else { continue };
@@ -78,15 +82,15 @@ impl Gateway {
         for Predecessor { line, process } in &self.predecessors {
             send(to, Message::Before(*process), &[line.as_fd()])?;
         }
-        let lines: Vec<_> = self.desk.lines_but(number).collect();
+        let lines: Vec<_> = self.control.lines_but(number).collect();
         for some in lines.chunks(RIGHTS_MAX) {
             send(to, Message::Lines, some)?;
         }
-        let callers: Vec<_> = door.callers().collect();
+        let callers: Vec<_> = listener.callers().collect();
         for some in callers.chunks(RIGHTS_MAX) {
             send(to, Message::Callers, some)?;
         }
-        for offer in door.offers() {
+        for offer in listener.offers() {
             let message = Message::Waiting(offer.hand_over(), offer.uid);
             send(to, message, &[offer.connection.as_fd()])?;
         }
@@ -95,7 +99,7 @@ impl Gateway {
 
     /// From now on there are no new connections by SMC-R.
     pub(super) fn begin_drain(&mut self, until: Option<Duration>, successor: Option<OwnedFd>) {
-        let left = self.passages.len();
+        let left = self.sessions.len();
         match &successor {
             Some(_) => log::info!(
                 "another process is the gateway now; drains: {left} connections are left"
@@ -107,7 +111,7 @@ impl Gateway {
 
     /// Tells how far draining has come.
     pub(super) fn tell_drain(&mut self, tell: &mut dyn FnMut(Progress)) {
-        let left = self.passages.len();
+        let left = self.sessions.len();
         let Some(drain) = &mut self.drain else { return };
         if drain.told != left {
             drain.told = left;
@@ -127,6 +131,6 @@ impl Gateway {
     /// Whether draining is over: nothing is left, or it has taken too long.
     pub(super) fn is_drained(&self, now: Duration) -> bool {
         let Some(drain) = &self.drain else { return false };
-        self.passages.is_empty() || drain.until.is_some_and(|until| until <= now)
+        self.sessions.is_empty() || drain.until.is_some_and(|until| until <= now)
     }
 }

@@ -8,7 +8,7 @@ use crate::host::state_file::StateId;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sidestep_device::state::{Slot, mode};
-use sidestep_device::young::About;
+use sidestep_device::untracked::About;
 use sidestep_proto::fallback::{ProgramDid, Reason};
 
 /// One end of a TCP connection of a Sidestep program.
@@ -40,7 +40,7 @@ pub struct Connection {
     pub descriptor: Option<i32>,
     /// Of a connection to another host, that goes by the gateway: our port on the way there.
     /// `mode` is about that way, the addresses and the role about where it leads.
-    pub passage: Option<u16>,
+    pub session: Option<u16>,
 }
 
 /// Who opened a connection.
@@ -106,7 +106,7 @@ pub(crate) struct Seen {
     rmbe_peer: u32,
     counters: Counters,
     fallback: Option<Fallback>,
-    passage: Option<u16>,
+    session: Option<u16>,
 }
 
 impl Seen {
@@ -120,8 +120,8 @@ impl Seen {
             mode::LINGERING => Mode::Lingering,
             _ => return None,
         };
-        let passage = slot.passage.load(Ordering::Relaxed);
-        let has_accepted = match passage {
+        let session = slot.session.load(Ordering::Relaxed);
+        let has_accepted = match session {
             0 => slot.is_server.load(Ordering::Relaxed) != 0,
             word => word >> 16 != 0,
         };
@@ -154,12 +154,12 @@ impl Seen {
             rmbe_peer: ring_len(&slot.send_ring_len),
             counters: Counters::read(&slot.counters),
             fallback,
-            passage: Some(passage as u16).filter(|port| *port != 0),
+            session: Some(session as u16).filter(|port| *port != 0),
         })
     }
 
     /// A connection that has no slot yet, open in the process `owner` as `fd`.
-    pub(crate) fn young(owner: u32, fd: i32, about: About, counters: &Counters) -> Self {
+    pub(crate) fn untracked(owner: u32, fd: i32, about: About, counters: &Counters) -> Self {
         Self {
             user_pid: owner,
             descriptor: Some(fd),
@@ -171,7 +171,7 @@ impl Seen {
             rmbe_peer: 0,
             counters: *counters,
             fallback: Fallback::of(ProgramDid::TooShort.into()),
-            passage: None,
+            session: None,
         }
     }
 
@@ -190,7 +190,7 @@ impl Seen {
             counters: self.counters,
             fallback: self.fallback,
             descriptor: self.descriptor,
-            passage: self.passage,
+            session: self.session,
         }
     }
 }
@@ -258,10 +258,10 @@ mod tests {
         let program = Maker::new(sys::pid());
         let slot = program.connect(0, (1005, 2005), mode::TCP);
         set8(&slot.is_server, 1);
-        set(&slot.passage, 40_000);
-        let role = || Seen::read(slot).map(|seen| (seen.role, seen.passage)).unwrap();
+        set(&slot.session, 40_000);
+        let role = || Seen::read(slot).map(|seen| (seen.role, seen.session)).unwrap();
         assert_eq!(role(), (Role::Client, Some(40_000)));
-        set(&slot.passage, 1 << 16 | 40_000);
+        set(&slot.session, 1 << 16 | 40_000);
         assert_eq!(role(), (Role::Server, Some(40_000)));
     }
 

@@ -7,7 +7,7 @@ use core::ops::AddAssign;
 use core::sync::atomic::{AtomicU64, Ordering};
 use sidestep_device::sizes::{self, CLASSES};
 use sidestep_device::state::{self, RING_SIZES};
-use sidestep_device::young::{Carried, Traffic};
+use sidestep_device::untracked::{Carried, Traffic};
 use sidestep_wire::RmbeSize;
 
 /// Counters of a connection since its start; see [`state::Counters`] for each.
@@ -55,7 +55,7 @@ pub struct Rings {
 }
 
 impl Counters {
-    pub(crate) fn of_young(traffic: Traffic) -> Self {
+    pub(crate) fn of_untracked(traffic: Traffic) -> Self {
         Self {
             bytes_sent: traffic.sent.bytes,
             bytes_received: traffic.received.bytes,
@@ -114,7 +114,7 @@ impl Sizes {
         Self(from.0.each_ref().map(load))
     }
 
-    pub(crate) fn of_young(carried: Carried) -> Self {
+    pub(crate) fn of_untracked(carried: Carried) -> Self {
         let mut sizes = Self::default();
         carried.each_class(|class, n| sizes.0[class] = n);
         sizes

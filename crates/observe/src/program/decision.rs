@@ -7,7 +7,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use sidestep_device::history;
 use sidestep_device::state::State;
-use sidestep_device::young::Batch;
+use sidestep_device::untracked::Batch;
 use sidestep_proto::fallback::{ProgramDid, Reason};
 
 /// Decisions of one kind about connections with one server, in the last hour.
@@ -62,13 +62,13 @@ pub(crate) fn decisions(state: &State) -> (Vec<Decision>, u64) {
         last_ago: Duration::from_secs(u64::from(recent.last_ago)),
     };
     let mut decisions: Vec<Decision> = Vec::new();
-    let young = state.young_places().filter_map(|(_, place)| {
+    let untracked = state.untracked_places().filter_map(|(_, place)| {
         let Batch { about, connections, last, .. } = place.look().1?;
         let recent = history::Recent::of(connections, last);
         (recent.in_last_hour > 0)
             .then(|| (about.ended_on_tcp(Reason::from(ProgramDid::TooShort).code()), recent))
     });
-    for more in state.history().recent().chain(young).map(decision) {
+    for more in state.history().recent().chain(untracked).map(decision) {
         let is_same = |known: &&mut Decision| {
             (known.server, known.role, &known.verdict) == (more.server, more.role, &more.verdict)
         };

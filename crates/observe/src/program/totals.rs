@@ -4,7 +4,7 @@ use super::counters::{Counters, Handshakes, Rings, Sizes, load};
 use super::fallback::Fallback;
 use core::sync::atomic::Ordering;
 use sidestep_device::state::{RING_SIZES, State, mode};
-use sidestep_device::young;
+use sidestep_device::untracked;
 use sidestep_proto::fallback::{ProgramDid, Reason};
 
 /// Connections of a program, those that have ended included.
@@ -78,25 +78,28 @@ impl Totals {
     }
 }
 
-/// Connections that have ended on TCP, by reason. `young` is what was seen at the places of
+/// Connections that have ended on TCP, by reason. `untracked` is what was seen at the places of
 /// connections without a slot.
-pub(crate) fn ended_on_tcp(state: &State, young: &[young::Seen]) -> Vec<(Reason, u64)> {
+pub(crate) fn ended_on_tcp(state: &State, untracked: &[untracked::Seen]) -> Vec<(Reason, u64)> {
     let grown = |number: usize| {
         let ended = state.header().ended.iter().map(|ended| &ended.tcp[number]);
         ended.fold(0u64, |sum, n| sum.saturating_add(load(n)))
     };
-    let young: u64 =
-        young.iter().flat_map(|(_, ended)| ended).map(|ended| u64::from(ended.connections)).sum();
+    let untracked: u64 = untracked
+        .iter()
+        .flat_map(|(_, ended)| ended)
+        .map(|ended| u64::from(ended.connections))
+        .sum();
     let ended = (0..=u8::MAX).map(|code| {
         let reason = Reason::of(code, 0);
-        let more = if reason == ProgramDid::TooShort.into() { young } else { 0 };
+        let more = if reason == ProgramDid::TooShort.into() { untracked } else { 0 };
         (reason, grown(usize::from(code)).saturating_add(more))
     });
     ended.filter(|(_, connections)| *connections > 0).collect()
 }
 
 /// All connections of a state: those that have ended and those in its slots.
-pub(crate) fn totals(state: &State, young: &[young::Seen]) -> Totals {
+pub(crate) fn totals(state: &State, untracked: &[untracked::Seen]) -> Totals {
     let mut totals = Totals {
         handshakes: Handshakes::read(&state.header().handshakes),
         rings: Rings::read(&state.header().rings),
@@ -109,7 +112,7 @@ pub(crate) fn totals(state: &State, young: &[young::Seen]) -> Totals {
         totals.sent += Sizes::read(&ended.sent);
         totals.received += Sizes::read(&ended.received);
     }
-    for (reason, connections) in ended_on_tcp(state, young) {
+    for (reason, connections) in ended_on_tcp(state, untracked) {
         totals.add_tcp(reason, connections);
     }
     for slot in state.slots() {
@@ -128,15 +131,15 @@ pub(crate) fn totals(state: &State, young: &[young::Seen]) -> Totals {
         totals.sent += Sizes::read(&slot.sent);
         totals.received += Sizes::read(&slot.received);
     }
-    for (open, ended) in young {
+    for (open, ended) in untracked {
         if open.is_some() {
             totals.add_tcp(ProgramDid::TooShort.into(), 1);
         }
         let carried = [open.map(|(_, traffic)| traffic), ended.map(|ended| ended.traffic)];
         for traffic in carried.into_iter().flatten() {
-            totals.counters.add(&Counters::of_young(traffic));
-            totals.sent += Sizes::of_young(traffic.sent);
-            totals.received += Sizes::of_young(traffic.received);
+            totals.counters.add(&Counters::of_untracked(traffic));
+            totals.sent += Sizes::of_untracked(traffic.sent);
+            totals.received += Sizes::of_untracked(traffic.received);
         }
     }
     totals

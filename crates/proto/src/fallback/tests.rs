@@ -36,7 +36,7 @@ const KNOWN: [(u8, &str); 45] = [
     (26, "NoTcpOption"),
     (27, "Demoted"),
     (28, "AgentAway"),
-    (29, "PetitionUnanswered"),
+    (29, "LookupUnanswered"),
     (30, "OtherPnet"),
     (31, "ShortLately"),
     (32, "Filtered"),

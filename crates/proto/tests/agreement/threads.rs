@@ -11,7 +11,7 @@ use rand::{RngExt, SeedableRng};
 use sidestep_proto::fallback::{ProgramDid, Reason};
 use sidestep_proto::rendezvous::agreement::{Call, Illegal, Moment, client, server};
 
-use crate::world::{End, Fault, Habits, Meeting, Phase, Process, World};
+use crate::world::{End, Fault, Habits, Phase, Process, Rendezvous, World};
 use crate::worlds::Step;
 
 /// So many steps after another in which no byte moves, and threads hang.
@@ -287,9 +287,9 @@ impl Table {
             let now_ns = world.count_look(end);
             let it = &mut world.ends[end];
             let call = Call { moment, messages: it.messages, received: it.received, now_ns };
-            let looked = match &mut it.meeting {
-                Meeting::Client(client) => client.look(&call),
-                Meeting::Server(server) => server.look(&call),
+            let looked = match &mut it.rendezvous {
+                Rendezvous::Client(client) => client.look(&call),
+                Rendezvous::Server(server) => server.look(&call),
             };
             assert_eq!(looked, Ok(()), "a look in the middle of another one");
         }
@@ -373,11 +373,11 @@ impl Table {
 impl World {
     /// One step of the machine of an end. `Ok(true)`: there is more.
     fn carry_out(&mut self, end: End) -> Result<bool, Illegal> {
-        let (state, answer) = match self.ends[end].meeting {
-            Meeting::Client(client) => {
+        let (state, answer) = match self.ends[end].rendezvous {
+            Rendezvous::Client(client) => {
                 (format!("{:?}", client.state()), self.client(end, client.state()))
             }
-            Meeting::Server(server) => {
+            Rendezvous::Server(server) => {
                 (format!("{:?}", server.state()), self.server(end, server.state()))
             }
         };
@@ -389,9 +389,9 @@ impl World {
             let name = state.split(['(', ' ']).next().unwrap_or_default();
             format!("end {end} {name}: {answer:?}")
         });
-        let answered = match &mut self.ends[end].meeting {
-            Meeting::Client(client) => client.answered(&answer),
-            Meeting::Server(server) => server.answered(&answer),
+        let answered = match &mut self.ends[end].rendezvous {
+            Rendezvous::Client(client) => client.answered(&answer),
+            Rendezvous::Server(server) => server.answered(&answer),
         };
         assert_eq!(answered, Ok(()), "{answer:?} is no answer to {state}");
         Ok(true)
@@ -399,13 +399,13 @@ impl World {
 
     /// A look is over: what has become of the attempt?
     fn settle(&mut self, end: End) {
-        let reason = match &self.ends[end].meeting {
-            Meeting::Client(client) => match client.state() {
+        let reason = match &self.ends[end].rendezvous {
+            Rendezvous::Client(client) => match client.state() {
                 client::State::Stays(failure) => Some(failure.reason),
                 client::State::Moved => None,
                 _ => return,
             },
-            Meeting::Server(server) => match server.state() {
+            Rendezvous::Server(server) => match server.state() {
                 server::State::Stays(failure) => Some(failure.reason),
                 server::State::Moved => None,
                 _ => return,

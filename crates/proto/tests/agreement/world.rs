@@ -10,7 +10,7 @@ use rand::rngs::StdRng;
 use sidestep_proto::fallback::{Lack, OperatorSaid, PeerCannot, Reason};
 use sidestep_proto::rendezvous::Refusal;
 use sidestep_proto::rendezvous::agreement::{
-    Answer, Client, Confirm, Givers, Greeter, Greeting, Letter, Petitioned, Seen, Server, Shown,
+    Answer, Client, Confirm, Givers, Greeter, Greeting, Letter, LookedUp, Seen, Server, Shown,
     Standing, Token, Traces, begin::Begin, client, seek, server,
 };
 use sidestep_wire::clc::Decline;
@@ -177,7 +177,7 @@ pub(crate) enum Phase {
 
 /// The agreement of an end.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Meeting {
+pub(crate) enum Rendezvous {
     Client(Client),
     Server(Server),
 }
@@ -188,7 +188,7 @@ pub(crate) struct Place {
     pub(crate) process: Process,
     slot: Option<usize>,
     after: Option<usize>,
-    pub(crate) meeting: Meeting,
+    pub(crate) rendezvous: Rendezvous,
     pub(crate) is_locked: bool,
     pub(crate) phase: Phase,
     pub(crate) reason: Option<Reason>,
@@ -274,7 +274,7 @@ pub(crate) struct World {
     names: BTreeMap<usize, Name>,
     /// Pairs of processes that cannot have each other's memory.
     strange: BTreeSet<(Process, Process)>,
-    petitions: BTreeMap<Token, Vec<(Side, Process)>>,
+    lookups: BTreeMap<Token, Vec<(Side, Process)>>,
     next_ring: u64,
     pub(crate) now_ns: u64,
     pub(crate) step: u64,
@@ -314,7 +314,7 @@ impl World {
             rings: BTreeMap::new(),
             names: BTreeMap::new(),
             strange: BTreeSet::new(),
-            petitions: BTreeMap::new(),
+            lookups: BTreeMap::new(),
             next_ring: 1,
             now_ns: 1,
             step: 0,
@@ -378,9 +378,9 @@ impl World {
                 process,
                 slot: None,
                 after,
-                meeting: match side {
-                    Side::Client => Meeting::Client(Client::new()),
-                    Side::Server => Meeting::Server(Server::new()),
+                rendezvous: match side {
+                    Side::Client => Rendezvous::Client(Client::new()),
+                    Side::Server => Rendezvous::Server(Server::new()),
                 },
                 is_locked: false,
                 phase: Phase::Undecided,
@@ -740,22 +740,22 @@ impl World {
         }
     }
 
-    fn petition(&mut self, end: End) -> Answer {
+    fn lookup(&mut self, end: End) -> Answer {
         if self.happens(8) {
-            return Answer::Petitioned(if self.happens(2) {
-                Petitioned::Later
+            return Answer::LookedUp(if self.happens(2) {
+                LookedUp::Later
             } else {
-                Petitioned::Away
+                LookedUp::Away
             });
         }
         let (process, side, token) = (self.ends[end].process, self.side(end), self.token_of(end));
-        let waiting = self.petitions.entry(token).or_default();
+        let waiting = self.lookups.entry(token).or_default();
         if let Some((_, other)) = waiting.iter().copied().find(|(of, _)| *of != side) {
             self.rooms[process].answers.push_back(other);
             self.rooms[other].answers.push_back(process);
         }
-        self.petitions.entry(token).or_default().push((side, process));
-        Answer::Petitioned(Petitioned::Sent)
+        self.lookups.entry(token).or_default().push((side, process));
+        Answer::LookedUp(LookedUp::Sent)
     }
 
     fn read_answers(&mut self, end: End) -> Answer {
@@ -794,7 +794,7 @@ impl World {
                 };
                 Answer::Is(self.claims(end, is_meant))
             }
-            seek::Step::Petitions => self.petition(end),
+            seek::Step::Lookups => self.lookup(end),
             seek::Step::NotesReason(reason) => {
                 self.ends[end].reason = Some(reason);
                 Answer::Done
@@ -1190,9 +1190,9 @@ impl World {
     }
 
     pub(crate) fn abandon(&mut self, end: End) {
-        let traces = match &mut self.ends[end].meeting {
-            Meeting::Client(client) => client.abandon(),
-            Meeting::Server(server) => server.abandon(),
+        let traces = match &mut self.ends[end].rendezvous {
+            Rendezvous::Client(client) => client.abandon(),
+            Rendezvous::Server(server) => server.abandon(),
         };
         self.take_back(end, traces);
     }

@@ -128,7 +128,7 @@ pub(crate) struct Ledger {
     pub(crate) losses: Vec<Ns>,
     /// Spun beside strangers.
     pub(crate) spun_beside: Ns,
-    /// From meeting one until there were none.
+    /// From rendezvous one until there were none.
     pub(crate) beside: Ns,
 }
 

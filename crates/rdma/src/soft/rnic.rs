@@ -48,7 +48,7 @@ pub struct Rnic {
     inbox: Inbox,
     outbox: Outbox,
     /// What is between the adapter and the port, if the network is to be bad.
-    network: Option<Faults<Parcel>>,
+    network: Option<Faults<Bundle>>,
     /// The processes that had this place before, and are passed on what is for them.
     predecessors: Predecessors,
     /// The process that has this place now, and passes on what is for this one.
@@ -69,12 +69,12 @@ enum Obstacle {
 
 /// A datagram on its way through a bad network.
 #[derive(Clone, Debug)]
-struct Parcel {
+struct Bundle {
     to: IpAddr,
     bytes: Box<[u8]>,
 }
 
-impl AsRef<[u8]> for Parcel {
+impl AsRef<[u8]> for Bundle {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -235,7 +235,7 @@ impl Rnic {
         };
         while let Some(room) = self.outbox.room() {
             // It has left before whatever is next.
-            if let Some(Parcel { to, bytes }) = self.network.as_mut().and_then(|it| it.pop(now)) {
+            if let Some(Bundle { to, bytes }) = self.network.as_mut().and_then(|it| it.pop(now)) {
                 let len = bytes.len();
                 room[..len].copy_from_slice(&bytes);
                 self.outbox.push(Run { to, len, segment_len: len });
@@ -285,7 +285,7 @@ impl Rnic {
 /// A run meets the network. True: it leaves as it is. Where one of its datagrams has another fate, or
 /// they take their time, they are all in the network now, one by one.
 fn passes(
-    network: &mut Faults<Parcel>,
+    network: &mut Faults<Bundle>,
     port: &Port,
     run: Run,
     bytes: &mut [u8],
@@ -301,7 +301,7 @@ fn passes(
         port.seal_singles(run, bytes);
     }
     for (datagram, fate) in bytes.chunks(segment_len).zip(fates) {
-        network.submit(Parcel { to, bytes: datagram.into() }, fate, now);
+        network.submit(Bundle { to, bytes: datagram.into() }, fate, now);
     }
     false
 }

@@ -14,7 +14,7 @@
 //!                                                    one-shot: until MOD
 //! ```
 //!
-//! A socket that has no object yet ([`crate::table::bare`]) has no registration here: the kernel's is
+//! A socket that has no object yet ([`crate::table::untracked`]) has no registration here: the kernel's is
 //! the program's, and a [`Watch`] remembers it for the time when there is an object.
 //!
 //! A one-shot registration reports once until the program arms it again, and that is the kernel's
@@ -38,7 +38,7 @@ use crate::process::{claims, loan};
 use crate::table::file::File;
 use crate::table::set::Handle;
 use crate::table::sock::{self, Phase, SOCKS_MAX, Sock};
-use crate::table::{bare, descriptors, places};
+use crate::table::{descriptors, places, untracked};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use sidestep_device::program::Argument;
@@ -178,12 +178,12 @@ fn keep_on_tcp(sock: &'static Sock) {
 /// `epoll_ctl` on a socket that has no object and needs none for it: the kernel's answer.
 /// `None`: it is none, or it needs one, as it is to be in a second set or to be told once.
 fn watch(epfd: i32, operation: i32, fd: i32, wish: Wish<'_>) -> Option<Result<usize, Errno>> {
-    let watch = Some(fd).filter(|fd| descriptors::is_bare(*fd)).and_then(Watch::place)?;
+    let watch = Some(fd).filter(|fd| descriptors::is_untracked(*fd)).and_then(Watch::place)?;
     if wish.is_one_shot(operation) {
         return None;
     }
-    let held = Held::enter(bare::growing(fd));
-    let has_object = places::stage(fd).is_none() || !descriptors::is_bare(fd);
+    let held = Held::enter(untracked::growing(fd));
+    let has_object = places::stage(fd).is_none() || !descriptors::is_untracked(fd);
     if !held.is_outermost() || has_object || loan::is_borrowed_memory() {
         return None;
     }

@@ -72,7 +72,7 @@ pub fn concerns(fd: i32) -> bool {
 
 /// Whether it may move to shared memory while we wait.
 fn is_undecided(sock: &Sock) -> bool {
-    matches!(sock.phase(), Phase::Candidate | Phase::Meeting)
+    matches!(sock.phase(), Phase::Candidate | Phase::Rendezvous)
 }
 
 /// The program's `poll` or `ppoll`. Fills `revents`; returns how many are not 0.

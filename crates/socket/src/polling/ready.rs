@@ -23,7 +23,7 @@ impl Set {
     pub(super) fn dissolve(&'static self) {
         self.handle.naming.let_go(|_| {});
         let _structure = Held::enter(STRUCTURE.get());
-        descriptors::for_each_bare(|fd| {
+        descriptors::for_each_untracked(|fd| {
             Watch::of(fd).filter(|watch| watch.is_of(Some(self))).inspect(|watch| watch.forget());
         });
         for registration in set::walk(&self.registrations, |r| &r.next_of_set) {

@@ -4,8 +4,8 @@ use crate::polling::set::Set;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sidestep_device::reference::AtomicRef;
 use sidestep_device::sparse::Sparse;
+use sidestep_device::untracked::UNTRACKED_MAX;
 use sidestep_device::valid::Zeroable;
-use sidestep_device::young::YOUNG_MAX;
 
 /// What a program waits for on a socket that has no object.
 #[derive(Zeroable)]
@@ -17,9 +17,9 @@ pub(crate) struct Watch {
     pub(super) events: AtomicU32,
 }
 
-/// By descriptor. Changed under the lock of the thread that [makes its object](crate::table::bare::growing),
+/// By descriptor. Changed under the lock of the thread that [makes its object](crate::table::untracked::growing),
 /// but forgotten without.
-static WATCHES: Sparse<Watch, YOUNG_MAX> = Sparse::new();
+static WATCHES: Sparse<Watch, UNTRACKED_MAX> = Sparse::new();
 
 impl Watch {
     /// Where it is kept what a program waits for on a descriptor.

@@ -8,7 +8,7 @@
 //!
 //! A process of another network namespace has no name that we could send to. The two have a
 //! *line* instead, a pair of connected sockets that the agent has given them
-//! ([`crate::rendezvous::petition`]), with the users at its ends; all that would go to a mailbox goes there.
+//! ([`crate::rendezvous::lookup`]), with the users at its ends; all that would go to a mailbox goes there.
 
 use crate::process::instance::Process;
 use crate::process::options;

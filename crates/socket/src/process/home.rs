@@ -5,7 +5,7 @@
 //! needs one, and goes on using the connections it inherited through the
 //! mappings it inherited.
 
-use crate::process::desk::Desk;
+use crate::process::agent_line::AgentLine;
 use crate::process::group::Group;
 use crate::process::instance::{NOBODY, Process, Unsettled};
 use crate::process::lingering::Lingering;
@@ -35,7 +35,7 @@ pub const GROUPS_MAX: usize = 1024;
 pub(crate) struct Tables {
     pub(crate) groups: [AtomicRef<Group>; GROUPS_MAX],
     /// What it has of the agent.
-    pub(crate) desk: Desk,
+    pub(crate) agent_line: AgentLine,
     /// What this process alone knows of each slot.
     pub(crate) about: [About; SLOTS],
     pub(crate) free: [FreeSlots; LISTS],
@@ -86,15 +86,15 @@ pub fn current() -> Option<&'static Home> {
 }
 
 /// The process this one was forked from, and so on: connections may be theirs.
-pub(super) static FOREBEAR: AtomicRef<Home> = AtomicRef::new(None);
+pub(super) static ANCESTOR: AtomicRef<Home> = AtomicRef::new(None);
 
-pub(super) fn forebears() -> impl Iterator<Item = &'static Home> {
-    core::iter::successors(FOREBEAR.get(), |process| process.forebear.get())
+pub(super) fn ancestors() -> impl Iterator<Item = &'static Home> {
+    core::iter::successors(ANCESTOR.get(), |process| process.ancestor.get())
 }
 
 /// This process, if it was made, and those of which it has connections.
 pub(crate) fn all() -> impl Iterator<Item = &'static Home> {
-    forebears().chain(existing())
+    ancestors().chain(existing())
 }
 
 /// A process with what it shares: its slots, and its link groups.
@@ -102,8 +102,8 @@ pub struct Home {
     process: Process,
     /// Taken to read the mailbox.
     pub(crate) mail_lock: SharedLock,
-    /// The process this one was forked from, as seen by its heirs.
-    pub(crate) forebear: AtomicRef<Self>,
+    /// The process this one was forked from, as seen by its children.
+    pub(crate) ancestor: AtomicRef<Self>,
     /// Which locks the thread that forks has taken: bit 0 the process's, then those of the
     /// lists of free slots.
     pub(crate) held_for_fork: AtomicU32,
@@ -137,7 +137,7 @@ impl Home {
         map::keep(Self {
             process,
             mail_lock: SharedLock::new(),
-            forebear: AtomicRef::new(None),
+            ancestor: AtomicRef::new(None),
             held_for_fork: AtomicU32::new(0),
             groups_used: AtomicU32::new(0),
             group_looks: AtomicU32::new(0),
@@ -146,7 +146,7 @@ impl Home {
         })
     }
 
-    /// Whether it is the one that runs, and not a forebear or a giver.
+    /// Whether it is the one that runs, and not an ancestor or a giver.
     pub(crate) fn is_current(&self) -> bool {
         CURRENT.is(self)
     }
@@ -203,7 +203,7 @@ impl Home {
     }
 
     /// The process object of a process that has given us a connection: of ourselves, of a
-    /// forebear, or a new one that stands for a process we have nothing else of. It is
+    /// ancestor, or a new one that stands for a process we have nothing else of. It is
     /// the home of no process that runs, so its slots are given back as a forked child does it.
     ///
     /// One call at a time.
@@ -213,7 +213,7 @@ impl Home {
     pub(crate) fn of_giver(state_file: i32, wake_file: i32) -> sys::Result<&'static Self> {
         let state = state::adopt(state_file)?;
         let instance = state.header().instance.each_ref().map(|half| half.load(Ordering::Relaxed));
-        let known = forebears()
+        let known = ancestors()
             .chain(CURRENT.get())
             .find(|known| tcp::halves(&known.instance.0) == instance);
         if let Some(known) = known {
@@ -240,14 +240,14 @@ impl Home {
         });
         // SAFETY: no other thread knows the state.
         let process = made.inspect_err(|_| unsafe { state.unmap() })?;
-        process.forebear.set(FOREBEAR.get());
-        FOREBEAR.set(Some(process));
+        process.ancestor.set(ANCESTOR.get());
+        ANCESTOR.set(Some(process));
         Ok(process)
     }
 
-    /// A descriptor has the place of a young connection from now on.
-    pub(crate) fn note_young(&self, fd: i32) {
-        let (used, more) = (&self.state.header().young_used, fd as u32 + 1);
+    /// A descriptor has the place of an untracked connection from now on.
+    pub(crate) fn note_untracked(&self, fd: i32) {
+        let (used, more) = (&self.state.header().untracked_used, fd as u32 + 1);
         // Hardly ever: a write would take the line away from all others.
         if used.load(Ordering::Relaxed) < more {
             used.fetch_max(more, Ordering::Relaxed);

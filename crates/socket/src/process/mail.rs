@@ -326,7 +326,7 @@ pub(crate) fn mark(group: &Group, channel: usize, peer_slot: usize, cpu: u32) ->
 
 #[cold]
 fn ring_after_mail(group: &Group, channel: usize) -> Marked {
-    // The mail of a forebear is not ours to read.
+    // The mail of an ancestor is not ours to read.
     match home::existing().filter(|home| group.is_of(home) && !group.has_bell(channel)) {
         Some(home) => {
             home.read_mail();

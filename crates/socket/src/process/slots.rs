@@ -14,12 +14,12 @@ use sidestep_device::ring::Ring;
 use sidestep_device::slab::phase;
 use sidestep_device::state::{Slot, mode};
 use sidestep_device::sys::{self, UnixName};
+use sidestep_device::untracked::{Batch, Ending, Untracked};
 use sidestep_device::valid::Renew;
-use sidestep_device::young::{Batch, Ending, Young};
 use sidestep_proto::autosmc::{Patience, Traffic};
 use sidestep_proto::fallback::{ProgramDid, Reason};
 use sidestep_wire::RmbeSize;
-use sidestep_wire::host_control::Parcel;
+use sidestep_wire::host_control::Bundle;
 
 /// Slots looked at for reclaiming when one is taken.
 const SWEEP_LEN: usize = 64;
@@ -61,32 +61,33 @@ impl Home {
 
     /// Whether the connection of a slot is under way to another program.
     pub(crate) fn is_under_way(&self, index: usize) -> bool {
-        let place = &self.state.slot(index).parcel;
+        let place = &self.state.slot(index).bundle;
         let number = place.load(Ordering::Acquire);
         if number == 0 {
             return false;
         }
         let Some(group) = self.group_of_slot(index) else { return false };
-        let parcel = Parcel { slot: index as u32, peer: group.peer, number };
-        let is_under_way = sys::is_bound(&UnixName::new(&parcel.name()));
+        let bundle = Bundle { slot: index as u32, peer: group.peer, number };
+        let is_under_way = sys::is_bound(&UnixName::new(&bundle.name()));
         if !is_under_way {
             let _ = place.compare_exchange(number, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
         is_under_way
     }
 
-    /// Takes a slot for a new connection, or one that was young: its index. `settle` completes what
+    /// Takes a slot for a new connection, or one that was untracked: its index. `settle` completes what
     /// lies in it, under the lock of a list of free slots.
     pub(crate) fn take_slot(
         &'static self,
-        young: Option<&Young>,
+        untracked: Option<&Untracked>,
         settle: &impl Fn(usize),
     ) -> Option<usize> {
         self.sweep();
         let has_any = |list: &usize| self.tables.free[*list].first.load(Ordering::Relaxed) != 0;
         let mut lists = pool::lists().filter(has_any);
-        lists.find_map(|list| self.take_from(list, young, settle, || None)).or_else(|| {
-            let stretch = |list| self.take_from(list, young, settle, || self.begin_stretch(list));
+        lists.find_map(|list| self.take_from(list, untracked, settle, || None)).or_else(|| {
+            let stretch =
+                |list| self.take_from(list, untracked, settle, || self.begin_stretch(list));
             pool::lists().find_map(stretch)
         })
     }
@@ -96,7 +97,7 @@ impl Home {
     fn take_from(
         &'static self,
         list: usize,
-        young: Option<&Young>,
+        untracked: Option<&Untracked>,
         settle: &impl Fn(usize),
         else_take: impl FnOnce() -> Option<usize>,
     ) -> Option<usize> {
@@ -111,11 +112,11 @@ impl Home {
             None => else_take()?,
         };
         // A fork finds either no slot or one that is complete.
-        match young {
+        match untracked {
             // A count finds the connection here or there.
-            Some(young) => self.state.change(list, |_| {
+            Some(untracked) => self.state.change(list, |_| {
                 self.begin_slot(index, settle);
-                self.state.slot(index).take_young(young);
+                self.state.slot(index).take_untracked(untracked);
             }),
             None => self.begin_slot(index, settle),
         }
@@ -129,18 +130,18 @@ impl Home {
         settle(index);
     }
 
-    /// A young connection has ended: counts it with those before it at its place. If it is
+    /// An untracked connection has ended: counts it with those before it at its place. If it is
     /// different they are counted here (unless handlers have interrupted one another on every
     /// list).
-    pub(crate) fn count_young(&self, ending: Ending<'_>) {
+    pub(crate) fn count_untracked(&self, ending: Ending<'_>) {
         let Err(ending) = ending.join() else { return };
         for list in pool::lists() {
             let held = Held::enter(self.tables.free[list].lock.get());
             if held.is_outermost() {
                 return self.state.change(list, |totals| {
                     if let Some(batch) = ending.begin_anew() {
-                        totals.take_young(&batch, TOO_SHORT);
-                        ended_young(self, &batch, list);
+                        totals.take_untracked(&batch, TOO_SHORT);
+                        ended_untracked(self, &batch, list);
                     }
                 });
             }
@@ -176,7 +177,7 @@ impl Home {
     }
 
     /// This process has let go of a slot. Frees it at once if no other process needs what
-    /// lies in it, else when its heirs and the peer have let go, too.
+    /// lies in it, else when its children and the peer have let go, too.
     pub fn release_slot(&self, index: usize) {
         if self.free_slot(index) {
             return;
@@ -237,13 +238,13 @@ impl Home {
 
     fn is_releasable(&self, index: usize) -> bool {
         let slot = self.state.slot(index);
-        if slot.holders.load(Ordering::Acquire) > 0 && self.has_living_heirs() {
+        if slot.holders.load(Ordering::Acquire) > 0 && self.has_living_children() {
             return false;
         }
         if self.is_under_way(index) {
             return false;
         }
-        // Heirs that were killed, or let go at the same time, have not said so.
+        // Children that were killed, or let go at the same time, have not said so.
         self.detach(index);
         match self.group_of_slot(index) {
             Some(group) => clc::peer_is_done_with(group, index),
@@ -251,7 +252,7 @@ impl Home {
         }
     }
 
-    fn has_living_heirs(&self) -> bool {
+    fn has_living_children(&self) -> bool {
         // Acquire: pairs with `be_born`, so the look at the unborn is the first.
         self.state.header().unborn.load(Ordering::Acquire) != 0
             || holders::has_others(self.membership.load(Ordering::Relaxed))
@@ -341,11 +342,11 @@ pub(crate) fn reset(slot: &Slot, pid: u32) {
     slot.mode.store(mode::TCP, Ordering::Release);
 }
 
-/// The code of what ends young.
+/// The code of what ends untracked.
 const TOO_SHORT: u8 = Reason::Program(ProgramDid::TooShort).code();
 
-/// Young connections have ended, and are counted in this list.
-fn ended_young(process: &Process, batch: &Batch, list: usize) {
+/// Untracked connections have ended, and are counted in this list.
+fn ended_untracked(process: &Process, batch: &Batch, list: usize) {
     let ends = (batch.connections, batch.last);
     let kind = batch.about.ended_on_tcp(Reason::from(ProgramDid::TooShort).code());
     process.state.history().note_all(&kind, list, ends);
@@ -442,14 +443,14 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_with_a_living_heir_is_counted_when_that_is_gone() {
+    fn a_connection_with_a_living_child_is_counted_when_that_is_gone() {
         let _alone = alone();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (stream, sock) = connect(&listener, 5);
         let process = current().unwrap();
         // SAFETY: the child makes system calls only.
-        let heir = unsafe { libc::fork() };
-        if heir == 0 {
+        let child = unsafe { libc::fork() };
+        if child == 0 {
             let entered = holders::enter(process.state_fd, holders::draw()).is_ok();
             // SAFETY: as above.
             unsafe {
@@ -459,22 +460,22 @@ mod tests {
                 libc::_exit(1)
             }
         }
-        while !process.has_living_heirs() {
-            assert!(!sys::is_gone(heir as u32));
+        while !process.has_living_children() {
+            assert!(!sys::is_gone(child as u32));
             std::thread::yield_now();
         }
         let slot = sock.slot().unwrap();
         slot.holders.fetch_add(1, Ordering::Relaxed);
         let before = ended();
         close(stream);
-        assert_eq!(ended(), before, "the heir goes on with it");
+        assert_eq!(ended(), before, "the child goes on with it");
         slot.counters.bytes_sent.store(8, Ordering::Relaxed);
 
         // It is killed and says nothing: the next connection finds that out.
         // SAFETY: a child of ours.
         unsafe {
-            libc::kill(heir, libc::SIGKILL);
-            libc::waitpid(heir, core::ptr::null_mut(), 0);
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, core::ptr::null_mut(), 0);
         }
         let (stream, _) = connect(&listener, 0);
         assert_eq!(ended(), (before.0 + 1, before.1, before.2 + 8));

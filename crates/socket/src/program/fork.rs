@@ -2,10 +2,10 @@
 
 use crate::connection::words;
 use crate::polling::epoll;
-use crate::process::{heirs, loan};
-use crate::program::{growth, hand_over};
+use crate::process::{children, loan};
+use crate::program::{hand_over, tracking};
 use crate::table::sock::{self, Phase};
-use crate::table::{bare, descriptors, naming, plain};
+use crate::table::{descriptors, naming, plain, untracked};
 use core::sync::atomic::Ordering;
 use sidestep_device::state::Slot;
 use sidestep_proto::fallback::{ProgramDid, Reason};
@@ -25,29 +25,29 @@ pub fn before_exit() {
 /// Our memory is lent: to the child of a `vfork`, until that calls `exec` or ends, or to
 /// that of a `clone` of the kind, and when it does we are not told.
 pub fn lend_memory() {
-    growth::grow_all();
+    tracking::track_all();
     loan::begin();
 }
 
 /// Before a fork: connections whose ends are agreeing right now stay on TCP, and
 /// every connection gets one more holder.
 pub fn before_fork() {
-    growth::grow_all();
-    heirs::about_to_fork();
+    tracking::track_all();
+    children::about_to_fork();
     descriptors::for_each_sock(|fd, sock| {
         hand_over::settle(sock, fd);
         // A thread in the middle of it finishes first.
-        let _meeting = sock.agreeing();
+        let _rendezvous = sock.agreeing();
         // Afterwards a descriptor of one process may mean nothing to the other.
         if sock.slot().is_some_and(|slot| slot.family.load(Ordering::Relaxed) == 0) {
             sock.learn_addresses(fd);
         }
-        if sock.phase() == Phase::Meeting {
+        if sock.phase() == Phase::Rendezvous {
             sock.stay_plain(Reason::Program(ProgramDid::ForkedMeanwhile));
         }
     });
-    // After the meetings, which take slots themselves.
-    heirs::count_heir();
+    // After the rendezvous, which take slots themselves.
+    children::count_child();
     for_each_inherited(|slot| _ = slot.holders.fetch_add(1, Ordering::AcqRel));
 }
 
@@ -61,21 +61,21 @@ fn for_each_inherited(f: impl Fn(&Slot)) {
     });
 }
 
-/// A fork has failed, and before [`heirs::forked`]: no child holds anything.
+/// A fork has failed, and before [`children::forked`]: no child holds anything.
 pub fn after_failed_fork() {
     let one_less = |holders: u32| holders.checked_sub(1);
     for_each_inherited(|slot| {
         let _ = slot.holders.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_less);
     });
-    heirs::discount_heir();
+    children::discount_child();
 }
 
 /// In the child of a fork.
 pub fn after_fork_in_child() {
     sock::reset_locks();
-    crate::program::parcel::reset_lock();
+    crate::program::bundle::reset_lock();
     hand_over::after_fork_in_child();
-    bare::reset_locks();
+    untracked::reset_locks();
     descriptors::after_fork_in_child();
     plain::after_fork_in_child();
     if naming::are_any_kept() {
@@ -87,7 +87,7 @@ pub fn after_fork_in_child() {
     });
     descriptors::for_each_sock(|fd, sock| {
         if sock.home().is_some_and(|home| !home.has_entered()) {
-            crate::program::parcel::give_up(fd);
+            crate::program::bundle::give_up(fd);
         }
     });
 }

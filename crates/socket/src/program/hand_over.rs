@@ -11,7 +11,7 @@ use crate::rendezvous::gateway::{LINE, PATIENCE};
 use crate::rendezvous::tcp_option;
 use crate::table::descriptors::{self, Use};
 use crate::table::file::{self, File};
-use crate::table::passage::Passage;
+use crate::table::session::Session;
 use crate::table::sock::{Phase, Sock};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -132,7 +132,7 @@ pub(crate) fn after_fork_in_child() {
 
 /// The gateway gets the connection, and its descriptors stand for one to the gateway.
 pub(crate) fn hand_over(old: &'static Sock, fd: i32, side: Side) {
-    let Some((way, passage)) = open_passage(old, fd, side) else {
+    let Some((way, session)) = open_session(old, fd, side) else {
         crate::log!(Warn, "the gateway has gone: a connection to another host is without SMC-R");
         if side == Side::Client && decline(fd) {
             return life::succeed(old, life::renewed(old, fd, None), fd);
@@ -141,7 +141,7 @@ pub(crate) fn hand_over(old: &'static Sock, fd: i32, side: Side) {
         return old.set_phase(Phase::Plain);
     };
     carry_options_over(fd, way);
-    let new = life::renewed(old, fd, Some(passage));
+    let new = life::renewed(old, fd, Some(session));
     epoll::withdraw(old);
     life::put_under(old, fd, way);
     sys::close_number(way);
@@ -149,27 +149,27 @@ pub(crate) fn hand_over(old: &'static Sock, fd: i32, side: Side) {
 }
 
 /// Connects to the gateway and gives it the connection.
-fn open_passage(sock: &Sock, fd: i32, side: Side) -> Option<(i32, Passage)> {
+fn open_session(sock: &Sock, fd: i32, side: Side) -> Option<(i32, Session)> {
     let _held = Held::enter(LINE.lock.get());
     let (line, port) = LINE.reach()?;
     // A program with a socket of IPv6 is to find one, whatever may be asked of it.
     let is_ipv6 = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) == Ok(libc::AF_INET6);
     let way = sys::tcp_socket(is_ipv6).ok()?;
     tcp_option::mark_way(way);
-    let passage = sys::connect_to_self(way, is_ipv6, port, PATIENCE).ok().and_then(|_| {
-        let passage = describe(way, fd, side)?;
-        let hand_over = HandOver { side, port: passage.port, rmbe: sock.rmbe() };
-        give(line, hand_over, fd).map(|_| passage)
+    let session = sys::connect_to_self(way, is_ipv6, port, PATIENCE).ok().and_then(|_| {
+        let session = describe(way, fd, side)?;
+        let hand_over = HandOver { side, port: session.port, rmbe: sock.rmbe() };
+        give(line, hand_over, fd).map(|_| session)
     });
-    if passage.is_none() {
+    if session.is_none() {
         sys::close_number(way);
     }
-    Some((way, passage?))
+    Some((way, session?))
 }
 
-fn describe(way: i32, fd: i32, side: Side) -> Option<Passage> {
+fn describe(way: i32, fd: i32, side: Side) -> Option<Session> {
     let (own, _) = sys::socket_name(way, false).ok()?;
-    Some(Passage {
+    Some(Session {
         local: Name::of(fd, false)?,
         peer: Name::of(fd, true)?,
         is_server: side == Side::Server,
@@ -231,8 +231,8 @@ pub(crate) fn carry<T: Copy>(from: i32, to: i32, level: i32, name: i32) {
 /// What `getsockname`, or `getpeername`, is to say of a connection to another host.
 #[must_use]
 pub fn name(fd: i32, peer: bool) -> Option<Name> {
-    let passage = descriptors::object(fd)?.passage()?;
-    Some(if peer { passage.peer } else { passage.local })
+    let session = descriptors::object(fd)?.session()?;
+    Some(if peer { session.peer } else { session.local })
 }
 
 /// A connection was accepted that may be another host's. True: it was, and the descriptor means
@@ -249,7 +249,7 @@ pub fn accepted(sock: &'static Sock, fd: i32) -> bool {
 mod tests {
     use super::*;
     use crate::process::home::tests::alone;
-    use crate::program::parcel;
+    use crate::program::bundle;
     use crate::rendezvous::gateway::{is_present, may_lead_to, objection};
     use core::net::SocketAddr;
     use sidestep_device::program::Argument;
@@ -550,7 +550,7 @@ mod tests {
         let fd = stream.as_raw_fd();
         let sock = life::register(fd, true, false).unwrap();
         sock.set_phase(Phase::Offered);
-        let other = File::from(owned(parcel::stand_in_hidden(fd).unwrap()));
+        let other = File::from(owned(bundle::stand_in_hidden(fd).unwrap()));
         let error = (&other).read(&mut [0; 8]).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
         assert!(sock.phase() == Phase::Offered && ledger::is_connecting(fd), "it goes on here");
@@ -564,7 +564,7 @@ mod tests {
         let fd = stream.as_raw_fd();
         conclude(fd);
         assert!(descriptors::object(fd).is_some_and(|sock| sock.phase() == Phase::Candidate));
-        assert!(parcel::stand_in_hidden(fd).is_none());
+        assert!(bundle::stand_in_hidden(fd).is_none());
         peer.write_all(b"abc").unwrap();
         assert_eq!((&stream).read(&mut [0; 8]).unwrap(), 3);
         close(stream);

@@ -5,14 +5,14 @@ use crate::connection::{closing, kept_options};
 use crate::polling::epoll;
 use crate::process::home::Home;
 use crate::process::{loan, tcp};
-use crate::program::{growth, object};
+use crate::program::{object, tracking};
 use crate::rendezvous::listeners;
 use crate::table::account;
 use crate::table::conn::Conn;
 use crate::table::descriptors::{self, Entry, Use};
 use crate::table::end::End;
 use crate::table::file;
-use crate::table::passage::Passage;
+use crate::table::session::Session;
 use crate::table::set::Handle;
 use crate::table::sock::{Phase, Sock};
 use core::sync::atomic::Ordering;
@@ -52,8 +52,8 @@ pub fn before_close(fd: i32) -> Option<Closing> {
     if !descriptors::is_ours(fd) || loan::is_borrowed_memory() {
         return None;
     }
-    // The word of a bare one stays.
-    if descriptors::is_bare(fd) && !growth::end(fd) {
+    // The word of an untracked one stays.
+    if descriptors::is_untracked(fd) && !tracking::end(fd) {
         return None;
     }
     let before = descriptors::note_closed_here(fd);
@@ -70,7 +70,7 @@ pub fn before_close(fd: i32) -> Option<Closing> {
             file::before_number_of_set_goes(set, fd);
             return Some(closing);
         }
-        Entry::Nothing | Entry::Bare(_) | Entry::Sock(_) => {}
+        Entry::Nothing | Entry::Untracked(_) | Entry::Sock(_) => {}
     }
     let _ = descriptors::note_closed_here(before);
     None
@@ -90,13 +90,13 @@ pub fn before_put_over(old: i32, new: i32) -> Option<Closing> {
 /// Keeps calls from beginning with a number that leads to no object.
 pub(crate) fn hold(fd: i32) -> Option<Closing> {
     let before = descriptors::note_closed_here(fd);
-    let Some(was_bare) = descriptors::hold(fd) else {
+    let Some(was_untracked) = descriptors::hold(fd) else {
         let _ = descriptors::note_closed_here(before);
         return None;
     };
-    if was_bare {
+    if was_untracked {
         // An object that is being made finds no place in the table.
-        growth::end(fd);
+        tracking::end(fd);
     }
     Some(Closing { what: Closed::Nothing, fd, before })
 }
@@ -192,12 +192,12 @@ pub fn start_anew(old: &Use, fd: i32) {
 }
 
 /// An object for what the descriptors of another one will mean: a connection that begins now, by
-/// the gateway if it has a passage.
-pub(super) fn renewed(old: &Sock, fd: i32, passage: Option<Passage>) -> Option<&'static Sock> {
+/// the gateway if it has a session.
+pub(super) fn renewed(old: &Sock, fd: i32, session: Option<Session>) -> Option<&'static Sock> {
     let new = object::new(tcp::is_nonblocking(fd), false)?;
     new.inherit(old);
-    if let Some(passage) = passage {
-        new.set_passage(passage);
+    if let Some(session) = session {
+        new.set_session(session);
     }
     Some(new)
 }
@@ -208,11 +208,11 @@ pub(super) fn succeed(old: &'static Sock, new: Option<&'static Sock>, fd: i32) {
     if let Some(new) = new {
         new.set_phase(Phase::Candidate);
         begin(new, fd);
-        if let Some(passage) = new.passage()
-            && let (Some(local), Some(peer)) = (passage.local.address(), passage.peer.address())
+        if let Some(session) = new.session()
+            && let (Some(local), Some(peer)) = (session.local.address(), session.peer.address())
         {
             new.note_addresses(local, peer);
-            account::handed_over(new, &passage);
+            account::handed_over(new, &session);
         }
     }
 }

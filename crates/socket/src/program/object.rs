@@ -9,7 +9,7 @@ use crate::table::sock::{self, Life, Phase, Sock};
 use crate::table::{account, descriptors};
 use core::sync::atomic::Ordering;
 use sidestep_device::sys;
-use sidestep_device::young::About;
+use sidestep_device::untracked::About;
 
 /// How objects end.
 static LIFE: Life = Life { drop_descriptor, dissolve };
@@ -19,14 +19,14 @@ pub(crate) fn new(nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
     sock::take(nonblocking, is_server, &LIFE)
 }
 
-/// The object of a socket that had none: of a young connection, or of one that is not
+/// The object of a socket that had none: of an untracked connection, or of one that is not
 /// connected. No other thread knows it yet.
 pub(crate) fn grown(fd: i32, about: Option<About>) -> Option<&'static Sock> {
     // A socket that does not wait must not spin for a while before that is found out.
     let sock = new(tcp::is_nonblocking(fd), about.is_some_and(|about| about.is_server))?;
     if let Some(about) = about {
         sock.server_port.store(about.server_port, Ordering::Relaxed);
-        sock.note_was_young(fd);
+        sock.note_was_untracked(fd);
     }
     Some(sock)
 }
@@ -51,7 +51,7 @@ fn dissolve(sock: &'static Sock) {
     if sock.naming.let_go(|copy| say_goodbye(sock, copy)) {
         tell_of_close(sock);
     }
-    sock.with_last_meeting(|meeting| agreement::abandon(meeting, sock));
+    sock.with_last_rendezvous(|rendezvous| agreement::abandon(rendezvous, sock));
     let marker = sock.marker.load(Ordering::Relaxed);
     if marker >= 0 {
         marker::retire_marker(marker);
@@ -60,7 +60,7 @@ fn dissolve(sock: &'static Sock) {
     if name >= 0 {
         sys::close(name);
     }
-    if matches!(sock.phase(), Phase::Candidate | Phase::Meeting) && sock.slot().is_some() {
+    if matches!(sock.phase(), Phase::Candidate | Phase::Rendezvous) && sock.slot().is_some() {
         crate::log!(Info, "connection ends on TCP before it was decided");
         account::undecided(sock);
     }
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use crate::process::home::tests::alone;
     use crate::rendezvous::attempt::PENDING;
-    use crate::table::meeting::{Machine, Meeting};
+    use crate::table::rendezvous::{Machine, Rendezvous};
     use sidestep_proto::rendezvous::agreement::server::State;
     use sidestep_proto::rendezvous::agreement::{
         Answer, Begin, Call, Greeting, Moment, Server, Standing,
@@ -118,7 +118,7 @@ mod tests {
     };
 
     /// A server has said hello, and waits for the client.
-    fn under_way() -> Meeting {
+    fn under_way() -> Rendezvous {
         let mut server = Server::new();
         let call = Call { moment: Moment::AfterReceive, messages: 20, received: 10, now_ns: 1 };
         server.look(&call).unwrap();
@@ -143,7 +143,7 @@ mod tests {
             };
             server.answered(&answer).unwrap();
         }
-        Meeting { machine: Machine::Server(server), ..Meeting::new() }
+        Rendezvous { machine: Machine::Server(server), ..Rendezvous::new() }
     }
 
     /// So does a thread that is about to fork.
@@ -152,7 +152,7 @@ mod tests {
         let _alone = alone();
         let sock = new(false, true).unwrap();
         let before = PENDING.load(Ordering::Relaxed);
-        sock.with_last_meeting(|meeting| *meeting = under_way());
+        sock.with_last_rendezvous(|rendezvous| *rendezvous = under_way());
         assert_eq!(PENDING.load(Ordering::Relaxed), before + 1);
         let is_held = Barrier::new(2);
         thread::scope(|scope| {

@@ -1,7 +1,7 @@
 //! Send and receive, by whichever path the connection uses.
 //!
 //! ```text
-//!   send, receive ──> young?      the program's own call, counted in a cache line
+//!   send, receive ──> untracked?      the program's own call, counted in a cache line
 //!                 ──> on TCP?     a look whether the ends agree, the program's own call, another look
 //!                 ──> in memory?  the ring: see ring_send and ring_receive in the room of the connection
 //! ```
@@ -17,7 +17,7 @@ use crate::table::conn::Conn;
 use crate::table::descriptors::{self, Lead, Use};
 use crate::table::end::End;
 use crate::table::sock::Phase;
-use crate::table::{bare, candidate, plain};
+use crate::table::{candidate, plain, untracked};
 use core::sync::atomic::Ordering;
 use sidestep_device::program::{Buffers, Received, Sent};
 use sidestep_device::state::flag;
@@ -54,7 +54,7 @@ pub fn send<'a>(
         let sock = match descriptors::lead(fd) {
             Lead::Sock(sock) => sock,
             Lead::Nowhere => return None,
-            Lead::Place => match bare::send(fd, &plain) {
+            Lead::Place => match untracked::send(fd, &plain) {
                 Some(n) => return Some(Outcome::Plain(n)),
                 None => descriptors::sock(fd)?,
             },
@@ -103,7 +103,7 @@ pub fn send_by_tcp(sock: &Use, fd: i32, plain: &dyn Fn() -> isize) -> Result<isi
                 }
                 return send_beside_ring(&end, &plain);
             }
-            Phase::Candidate | Phase::Meeting => {
+            Phase::Candidate | Phase::Rendezvous => {
                 let may_move = agreement::look(sock.sock(), fd, Moment::BeforeSend);
                 if let Some(n) = plain_send(sock, &plain) {
                     let n = n?;
@@ -200,7 +200,7 @@ pub fn receive<'a>(
         let sock = match descriptors::lead(fd) {
             Lead::Sock(sock) => sock,
             Lead::Nowhere => return None,
-            Lead::Place => match bare::receive(fd, flags, &plain) {
+            Lead::Place => match untracked::receive(fd, flags, &plain) {
                 Some(n) => return Some(Outcome::Plain(n)),
                 None => descriptors::sock(fd)?,
             },
@@ -238,7 +238,7 @@ pub fn receive_by_tcp(
     match sock.phase() {
         Phase::Smc if flags & libc::MSG_ERRQUEUE != 0 => plain().ok_or(Instead::Anew),
         Phase::Smc => Err(Instead::Ring),
-        Phase::Candidate | Phase::Meeting => {
+        Phase::Candidate | Phase::Rendezvous => {
             let may_move = agreement::look(sock.sock(), fd, Moment::BeforeReceive);
             let n = plain_receive(sock, flags, &plain)?;
             if n > 0 && may_move {

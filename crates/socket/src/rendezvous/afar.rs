@@ -6,23 +6,23 @@
 //! as the kernel tells them through the agent's programs. Addresses and identity make the
 //! token, and the token stands in a claim of the client, where the server greets it
 //! ([`crate::rendezvous::claim`]). That takes two processes that share memory; those that do not yet ask
-//! the agent for each other ([`petition`]).
+//! the agent for each other ([`lookup`]).
 //!
 //! ```text
 //!   client                        agent                        server
 //!   claim ── to the servers that it has met at the port ──────> found? then it is greeted,
-//!   no greeting: petition ──────>       <────── petition: no claim     and all is as ever
+//!   no greeting: lookup ──────>       <────── lookup: no claim     and all is as ever
 //!          <── match, a line ───        ─── match, a line ──>
 //!          <════════════ Introductions, by that line ═══════>
 //!   claim, as above
 //! ```
 //!
-//! When an end petitions, and when it gives up: [`sidestep_proto::rendezvous::agreement::seek`].
+//! When an end looks it up, and when it gives up: [`sidestep_proto::rendezvous::agreement::seek`].
 
 use crate::process::group::Group;
 use crate::process::mail;
 use crate::rendezvous::attempt::Look;
-use crate::rendezvous::{claim, petition};
+use crate::rendezvous::{claim, lookup};
 use core::sync::atomic::Ordering;
 use sidestep_device::sys;
 use sidestep_proto::fallback::{Lack, Reason};
@@ -44,22 +44,22 @@ pub(super) fn carry_out(
     Ok(match step {
         Step::LooksForNews => Answer::News {
             is_acquainting: is_acquainting(),
-            is_strangers: petition::is_strangers(process, token),
+            is_strangers: lookup::is_strangers(process, token),
             now_ns: sys::coarse_ns(),
         },
         Step::ReadsAnswers => {
-            petition::take_answers(process);
+            lookup::take_answers(process);
             if is_acquainting() {
                 mail::read_lines(process);
             }
-            Answer::Is(petition::is_strangers(process, token))
+            Answer::Is(lookup::is_strangers(process, token))
         }
         Step::CountsAcquaintances => Answer::Count(process.partners.load(Ordering::Relaxed)),
         Step::Claims => {
             let is_meant = |group: &&Group| group.is_distant() || group.is_self();
             Answer::Is(claim::post(process, look.sock, server_port, token, is_meant))
         }
-        Step::Petitions => Answer::Petitioned(petition::submit(process, token, side, server_port)),
+        Step::Lookups => Answer::LookedUp(lookup::submit(process, token, side, server_port)),
         Step::NotesReason(reason) => {
             look.sock.note_reason(reason);
             Answer::Done

@@ -42,7 +42,7 @@ use crate::process::tcp;
 use crate::rendezvous::attempt::{Look, Outcome, PENDING};
 use crate::rendezvous::{autocache, claim};
 use crate::table::file::File;
-use crate::table::meeting::{Machine, Meeting};
+use crate::table::rendezvous::{Machine, Rendezvous};
 use crate::table::sock::{Phase, Sock};
 use core::sync::atomic::Ordering;
 use sidestep_device::channel::SLOTS;
@@ -53,8 +53,8 @@ use sidestep_proto::rendezvous::agreement::{self, Client, Failure, Illegal, Serv
 const _: () = assert!(SLOTS == agreement::SLOTS as usize);
 
 /// The connection ends, or the attempt does.
-pub(crate) fn abandon(meeting: &mut Meeting, sock: &Sock) {
-    let Traces { claims, name, attempt } = match &mut meeting.machine {
+pub(crate) fn abandon(rendezvous: &mut Rendezvous, sock: &Sock) {
+    let Traces { claims, name, attempt } = match &mut rendezvous.machine {
         Machine::None => Traces::default(),
         Machine::Client(client) => client.abandon(),
         Machine::Server(server) => server.abandon(),
@@ -66,59 +66,59 @@ pub(crate) fn abandon(meeting: &mut Meeting, sock: &Sock) {
         PENDING.fetch_sub(1, Ordering::Relaxed);
     }
     if name {
-        rights::close(meeting.held.name_fd);
-        meeting.held.name_fd = -1;
+        rights::close(rendezvous.held.name_fd);
+        rendezvous.held.name_fd = -1;
     }
 }
 
 /// Looks for progress. Called around every call on a connection that is a
-/// candidate or meeting; it never sleeps. False: it is not to move now, so a look after this
+/// candidate or rendezvous; it never sleeps. False: it is not to move now, so a look after this
 /// call would find nothing.
 pub fn look(sock: &'static Sock, fd: i32, moment: Moment) -> bool {
-    let has_to_stay = || !sock.is_worth_moving() || sock.is_held() || sock.has_young_calls();
+    let has_to_stay = || !sock.is_worth_moving() || sock.is_held() || sock.has_untracked_calls();
     if sock.phase() == Phase::Candidate && has_to_stay() {
         return false;
     }
     // After a sleep the number may be another file's, and then there is nothing to agree on.
-    sock.with_meeting(|meeting| {
+    sock.with_rendezvous(|rendezvous| {
         File::of(sock, fd).call(|fd| match fd {
             ..0 => {}
-            _ => look_with(sock, fd, meeting, moment),
+            _ => look_with(sock, fd, rendezvous, moment),
         });
     });
     true
 }
 
-fn look_with(sock: &'static Sock, fd: i32, meeting: &mut Meeting, moment: Moment) {
-    let undecided = matches!(sock.phase(), Phase::Candidate | Phase::Meeting);
+fn look_with(sock: &'static Sock, fd: i32, rendezvous: &mut Rendezvous, moment: Moment) {
+    let undecided = matches!(sock.phase(), Phase::Candidate | Phase::Rendezvous);
     if !undecided {
-        return abandon(meeting, sock);
+        return abandon(rendezvous, sock);
     }
     let is_server = sock.is_server.load(Ordering::Relaxed);
-    if let Machine::None = meeting.machine {
-        meeting.machine = match is_server {
+    if let Machine::None = rendezvous.machine {
+        rendezvous.machine = match is_server {
             true => Machine::Server(Server::new()),
             false => Machine::Client(Client::new()),
         };
     }
     let mut look = Look::new(sock, fd, is_server);
-    let outcome = match &mut meeting.machine {
+    let outcome = match &mut rendezvous.machine {
         Machine::None => Ok(Outcome::Rests),
-        Machine::Client(client) => client::look(client, &mut meeting.held, &mut look, moment),
-        Machine::Server(server) => server::look(server, &mut meeting.held, &mut look, moment),
+        Machine::Client(client) => client::look(client, &mut rendezvous.held, &mut look, moment),
+        Machine::Server(server) => server::look(server, &mut rendezvous.held, &mut look, moment),
     };
     let outcome = outcome.unwrap_or_else(|illegal| contradicted(sock, illegal));
     match outcome {
         Outcome::Rests => {}
         Outcome::Moved => {
-            abandon(meeting, sock);
+            abandon(rendezvous, sock);
             autocache::note_success(sock, fd);
         }
         Outcome::Stays(failure) => {
             if failure.is_likely_to_recur {
                 remember(sock, fd, &failure);
             }
-            abandon(meeting, sock);
+            abandon(rendezvous, sock);
             sock.stay_plain(failure.reason);
         }
     }

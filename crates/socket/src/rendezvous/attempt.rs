@@ -5,7 +5,7 @@ use crate::process::{clc, groups, tcp};
 use crate::rendezvous::claim;
 use crate::table::account;
 use crate::table::conn::Conn;
-use crate::table::meeting::{Held, Peer};
+use crate::table::rendezvous::{Held, Peer};
 use crate::table::sock::{Phase, Sock};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -95,7 +95,7 @@ impl Look {
         PENDING.fetch_add(1, Ordering::Relaxed);
         sock.note_reason(Reason::None);
         account::attempted(sock);
-        sock.set_phase(Phase::Meeting);
+        sock.set_phase(Phase::Rendezvous);
         sock.slot().inspect(|slot| slot.mode.store(mode::NEGOTIATING, Ordering::Release));
         Answer::Engaged { messages: sock.traffic().messages, now_ns: sys::coarse_ns() }
     }

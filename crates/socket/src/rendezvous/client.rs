@@ -7,7 +7,7 @@ use crate::process::home::Home;
 use crate::process::{clc, groups, mail, tcp};
 use crate::rendezvous::attempt::{Look, Outcome};
 use crate::rendezvous::claim;
-use crate::table::meeting::{Held, Peer};
+use crate::table::rendezvous::{Held, Peer};
 use core::sync::atomic::Ordering;
 use sidestep_device::rights::{self, NotTaken};
 use sidestep_device::slab::{CLC_LEN_MAX, phase};

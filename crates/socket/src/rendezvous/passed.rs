@@ -34,7 +34,7 @@ pub(crate) fn offer(fd: i32) {
     let Some(sock) = descriptors::sock(fd) else { return };
     let mut is_offered = false;
     // Not while this process forks: the child would have the connection without its name.
-    sock.with_meeting(|_| is_offered = may_be_taken_up(&sock, fd) && mark(&sock, fd));
+    sock.with_rendezvous(|_| is_offered = may_be_taken_up(&sock, fd) && mark(&sock, fd));
     if !is_offered {
         kept_options::mark_given(fd, false);
     }

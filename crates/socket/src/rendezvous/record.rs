@@ -4,7 +4,7 @@ use crate::process::clc;
 use crate::process::group::Group;
 use crate::process::tcp::socket_cookie;
 use crate::rendezvous::attempt::Look;
-use crate::table::meeting::Peer;
+use crate::table::rendezvous::Peer;
 use crate::table::sock::Sock;
 use core::sync::atomic::Ordering;
 use sidestep_device::slab::{CLC_LEN_MAX, Record, phase};

@@ -6,7 +6,7 @@ use crate::process::tcp::socket_cookie;
 use crate::process::{clc, groups};
 use crate::rendezvous::attempt::{Look, Outcome};
 use crate::rendezvous::claim;
-use crate::table::meeting::{Held, Peer};
+use crate::table::rendezvous::{Held, Peer};
 use core::sync::atomic::Ordering;
 use sidestep_device::ring::Ring;
 use sidestep_device::slab::phase;

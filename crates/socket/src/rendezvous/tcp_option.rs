@@ -6,8 +6,8 @@
 //! socket options that only they know ([`question`]):
 //!
 //! ```text
-//!   client   mark ─── connect                      is it agreed? ─── the meeting begins
-//!   server   mark ─── listen ─── announce          is it agreed? ─── the meeting begins
+//!   client   mark ─── connect                      is it agreed? ─── the rendezvous begins
+//!   server   mark ─── listen ─── announce          is it agreed? ─── the rendezvous begins
 //! ```
 //!
 //! The option decides *whether* two ends meet, as in the standard; how they meet is the
@@ -19,7 +19,7 @@
 //!
 //! Without an agent this costs one system call for each process, and one more when a
 //! process connects or listens after [`ABSENT_NS`]. With one it is a call for each
-//! `connect`, two for each `listen`, and one when a meeting is about to begin.
+//! `connect`, two for each `listen`, and one when a rendezvous is about to begin.
 
 use crate::process::{options, tcp, unseen};
 use crate::rendezvous::gateway;

@@ -7,7 +7,7 @@
 
 use crate::process::home::Home;
 use crate::process::tcp;
-use crate::table::passage::Passage;
+use crate::table::session::Session;
 use crate::table::sock::{Phase, Sock};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -38,8 +38,8 @@ pub(crate) fn moved(sock: &Sock) {
 
 /// The connection is another host's, and goes by the gateway from now on. What becomes of the way
 /// there decides nothing.
-pub(crate) fn handed_over(sock: &Sock, passage: &Passage) {
-    let Some((home, server)) = sock.home().zip(passage.server()) else { return };
+pub(crate) fn handed_over(sock: &Sock, session: &Session) {
+    let Some((home, server)) = sock.home().zip(session.server()) else { return };
     let (server_ip, family) = tcp::words(server.ip());
     note_kind(
         home,
@@ -47,7 +47,7 @@ pub(crate) fn handed_over(sock: &Sock, passage: &Passage) {
             server_ip,
             server_port: server.port(),
             family,
-            is_server: passage.is_server,
+            is_server: session.is_server,
             verdict: Verdict::HandedOver,
         },
     );
@@ -116,13 +116,13 @@ fn place_of((local, peer): (SocketAddr, SocketAddr)) -> u8 {
 }
 
 fn note_failure(sock: &Sock) {
-    if sock.phase() == Phase::Meeting {
+    if sock.phase() == Phase::Rendezvous {
         with_header(sock, |header| add_one(&header.handshakes.failed));
     }
 }
 
 fn note(sock: &Sock, slot: &Slot, verdict: Verdict) {
-    let Some(home) = sock.home().filter(|_| sock.passage().is_none()) else { return };
+    let Some(home) = sock.home().filter(|_| sock.session().is_none()) else { return };
     let (server_ip, server_port) = slot.server_address();
     note_kind(
         home,
@@ -155,7 +155,7 @@ impl Sock {
     pub(crate) fn learn_addresses(&self, fd: i32) -> Option<(SocketAddr, SocketAddr)> {
         let (local, peer) = tcp::addresses(fd).ok()?;
         // What is shown of one by the gateway is where it leads.
-        if self.passage().is_none() {
+        if self.session().is_none() {
             self.note_addresses(local, peer);
         }
         Some((local, peer))

@@ -8,7 +8,7 @@ use crate::table::sock::{Phase, Sock};
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use sidestep_device::state::{flag, mode};
-use sidestep_device::young::Young;
+use sidestep_device::untracked::Untracked;
 use sidestep_proto::autosmc::Patience;
 use sidestep_proto::fallback::{OperatorSaid, ProgramDid, Reason};
 use sidestep_wire::RmbeSize;
@@ -67,9 +67,9 @@ impl Sock {
     /// Whatever the ends are about to agree on, it stays on TCP, if it has not moved yet.
     pub(crate) fn keep_plain(&self, reason: Reason) {
         // A thread in the middle of it finishes first.
-        let _meeting = self.meeting.enter();
+        let _rendezvous = self.rendezvous.enter();
         match self.phase() {
-            Phase::Candidate | Phase::Meeting => self.stay_plain(reason),
+            Phase::Candidate | Phase::Rendezvous => self.stay_plain(reason),
             Phase::Listener => self.withdraw_marker(),
             // The other host waits for CLC.
             Phase::Offered | Phase::Fresh | Phase::Plain | Phase::Smc => {}
@@ -82,13 +82,13 @@ impl Sock {
         self.begin_with(fd, None);
     }
 
-    /// The same; the slot goes on with what a young connection has carried.
-    pub(crate) fn begin_with(&'static self, fd: i32, young: Option<&Young>) {
+    /// The same; the slot goes on with what an untracked connection has carried.
+    pub(crate) fn begin_with(&'static self, fd: i32, untracked: Option<&Untracked>) {
         if self.slot().is_some() {
             return;
         }
         let Some(process) = home::current() else { return self.set_phase(Phase::Plain) };
-        if process.take_slot(young, &|index| self.settle(process, index)).is_none() {
+        if process.take_slot(untracked, &|index| self.settle(process, index)).is_none() {
             account::without_slot(process, self, fd);
             return self.set_phase(Phase::Plain);
         }
@@ -147,7 +147,7 @@ impl Sock {
         slot.server_port.store(u32::from(port), Ordering::Relaxed);
         slot.is_server.store(u8::from(self.is_server.load(Ordering::Relaxed)), Ordering::Relaxed);
         slot.held.store(u32::from(process.state.header().holds.has(port)), Ordering::Relaxed);
-        slot.passage.store(self.passage().map_or(0, |passage| passage.word()), Ordering::Relaxed);
+        slot.session.store(self.session().map_or(0, |session| session.word()), Ordering::Relaxed);
         self.slot_index.store(index as u32, Ordering::Relaxed);
         self.home.set(Some(process));
         let nonblocking = self.nonblocking.load(Ordering::Relaxed);

@@ -4,13 +4,13 @@
 //!   0             not ours: straight to libc
 //!   sock | 0      a TCP stream socket
 //!   set  | 1      an epoll descriptor with TCP sockets in it
-//!   2             a TCP stream socket that has no object, if its place says so: a young
+//!   2             a TCP stream socket that has no object, if its place says so: an untracked
 //!                 connection, or a socket that is not connected
 //!   sock | 4      being closed; calls that begin now begin after that ([`crate::table::file`])
 //!   4             nothing of ours, and `dup2` puts a socket over it: the same
 //! ```
 //!
-//! A room that needs the object of a young connection has it made by asking ([`crate::table::bare`]). The
+//! A room that needs the object of an untracked connection has it made by asking ([`crate::table::untracked`]). The
 //! 2 stays when the descriptor is closed. Programs that open a connection for each request get
 //! the same few numbers again and again, on many CPUs, and none of these has to write here then.
 //!
@@ -33,12 +33,12 @@ use std::sync::OnceLock;
 const TABLE_LEN: usize = 1 << 20;
 const SET_TAG: usize = 1;
 /// A socket without an object, or what was one.
-const BARE: usize = 2;
+const UNTRACKED: usize = 2;
 /// Handle by the closing side until the kernel has closed the descriptor.
 const CLOSING: usize = 4;
 /// Handle by it when it has made a copy for calls under way, if there are any.
 const DECIDED: usize = 8;
-const TAGS: usize = SET_TAG | BARE | CLOSING | DECIDED;
+const TAGS: usize = SET_TAG | UNTRACKED | CLOSING | DECIDED;
 
 /// How long a call waits for the closing side: one that is starved of its CPU.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -148,7 +148,7 @@ fn load(fd: i32) -> usize {
 pub(crate) enum Lead {
     /// Not to a TCP socket of ours.
     Nowhere,
-    /// To a socket without an object, if its place says so: see [`bare`](crate::table::bare).
+    /// To a socket without an object, if its place says so: see [`untracked`](crate::table::untracked).
     Place,
     /// To the object of a socket.
     Sock(Use),
@@ -166,7 +166,7 @@ pub(crate) fn lead(fd: i32) -> Lead {
     }
     let sock = match word & TAGS {
         0 => enter(entry, fd, word),
-        BARE => return Lead::Place,
+        UNTRACKED => return Lead::Place,
         _ => after_closing(fd, word),
     };
     sock.map_or(Lead::Nowhere, Lead::Sock)
@@ -196,13 +196,13 @@ fn outlast_closing(fd: i32) -> bool {
 
 #[cold]
 fn grown(fd: i32) -> Option<Use> {
-    if let Some(growth) = GROWTH.get() {
-        (growth.grow_up)(fd);
+    if let Some(tracking) = TRACKING.get() {
+        (tracking.track)(fd);
     }
     object(fd)
 }
 
-/// The same, if it has an object: a young connection stays one.
+/// The same, if it has an object: an untracked connection stays one.
 #[inline]
 pub fn object(fd: i32) -> Option<Use> {
     let entry = TABLE.get(fd as usize)?;
@@ -217,26 +217,26 @@ pub fn object(fd: i32) -> Option<Use> {
 /// Whether the place of a descriptor says what it is, if anything.
 #[inline]
 #[must_use]
-pub fn is_bare(fd: i32) -> bool {
-    load(fd) == BARE
+pub fn is_untracked(fd: i32) -> bool {
+    load(fd) == UNTRACKED
 }
 
 /// How the place of a descriptor ends, and how its socket gets an object: said by the room that lets sockets be
 /// without one, in a room above this one.
-pub(crate) struct Growth {
+pub(crate) struct Tracking {
     /// Makes the object of the socket behind a descriptor.
-    pub(crate) grow_up: fn(i32),
+    pub(crate) track: fn(i32),
     /// What the place of a descriptor says has ended. True: there is an object instead.
     pub(crate) end: fn(i32) -> bool,
 }
 
-static GROWTH: OnceLock<&'static Growth> = OnceLock::new();
+static TRACKING: OnceLock<&'static Tracking> = OnceLock::new();
 
 /// From now on the place of a descriptor says what it is.
-pub(crate) fn insert_bare(fd: i32, growth: &'static Growth) -> Entry {
-    let _ = GROWTH.set(growth);
+pub(crate) fn insert_untracked(fd: i32, tracking: &'static Tracking) -> Entry {
+    let _ = TRACKING.set(tracking);
     note_highest(fd);
-    if is_bare(fd) { Entry::Nothing } else { replace(fd, BARE) }
+    if is_untracked(fd) { Entry::Nothing } else { replace(fd, UNTRACKED) }
 }
 
 /// The same for a look: a call that accepts wants to know what its listener was given, and many
@@ -333,7 +333,7 @@ pub enum Entry {
     /// Not ours.
     Nothing,
     /// What the place of this descriptor says.
-    Bare(i32),
+    Untracked(i32),
     /// A TCP socket; one descriptor less refers to it.
     Sock(&'static Sock),
     /// An epoll set.
@@ -344,7 +344,7 @@ pub enum Entry {
 pub(crate) fn forget_entry(entry: Entry, fd: i32) {
     match entry {
         Entry::Nothing => {}
-        Entry::Bare(place) => _ = GROWTH.get().is_some_and(|growth| (growth.end)(place)),
+        Entry::Untracked(place) => _ = TRACKING.get().is_some_and(|tracking| (tracking.end)(place)),
         Entry::Sock(sock) => sock.drop_descriptor(fd),
         Entry::Set(set) => set.drop_descriptor(),
     }
@@ -362,7 +362,7 @@ pub(crate) fn has_place(fd: i32) -> bool {
 pub fn is_ours(fd: i32) -> bool {
     match load(fd) {
         0 => false,
-        BARE => places::stage(fd).is_some(),
+        UNTRACKED => places::stage(fd).is_some(),
         _ => true,
     }
 }
@@ -386,7 +386,7 @@ pub(crate) fn begin_closing(fd: i32) -> Entry {
             }
             return Entry::Nothing;
         }
-        if word == 0 || word & BARE != 0 {
+        if word == 0 || word & UNTRACKED != 0 {
             return remove(fd);
         }
         let Some(entry) = entry(fd) else { return Entry::Nothing };
@@ -399,16 +399,16 @@ pub(crate) fn begin_closing(fd: i32) -> Entry {
     }
 }
 
-/// The same of a number that leads to no object: whether it was [bare](is_bare). `None`: it leads to
+/// The same of a number that leads to no object: whether it was [untracked](is_untracked). `None`: it leads to
 /// one, or is being closed already, or has no place.
 pub(crate) fn hold(fd: i32) -> Option<bool> {
     note_highest(fd);
     let entry = entry(fd)?;
-    [0, BARE].into_iter().find_map(|word| {
+    [0, UNTRACKED].into_iter().find_map(|word| {
         // SeqCst: as in `begin_closing`.
         let held =
             entry.compare_exchange(word, CLOSING | DECIDED, Ordering::SeqCst, Ordering::Relaxed);
-        held.is_ok().then_some(word == BARE)
+        held.is_ok().then_some(word == UNTRACKED)
     })
 }
 
@@ -471,11 +471,11 @@ pub fn insert_sock(fd: i32, sock: &'static Sock) -> Entry {
 
 /// Enters the object of a socket that had none. False: the descriptor is another's meanwhile.
 #[must_use]
-pub(crate) fn grow_up(fd: i32, sock: &'static Sock) -> bool {
+pub(crate) fn track(fd: i32, sock: &'static Sock) -> bool {
     sock.descriptors.fetch_add(1, Ordering::Relaxed);
     let word = core::ptr::from_ref(sock) as usize;
     let is_in_place = entry(fd).is_some_and(|entry| {
-        entry.compare_exchange(BARE, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        entry.compare_exchange(UNTRACKED, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     });
     if !is_in_place {
         sock.descriptors.fetch_sub(1, Ordering::Relaxed);
@@ -499,8 +499,8 @@ fn replace(fd: i32, word: usize) -> Entry {
     }
     let Some(entry) = entry(fd) else { return Entry::Nothing };
     let old = entry.swap(word, Ordering::AcqRel);
-    if old == BARE {
-        Entry::Bare(fd)
+    if old == UNTRACKED {
+        Entry::Untracked(fd)
     } else if old == 0 || old & CLOSING != 0 {
         Entry::Nothing
     } else {
@@ -512,7 +512,7 @@ fn replace(fd: i32, word: usize) -> Entry {
 #[inline]
 fn sock_of(word: usize) -> &'static Sock {
     debug_assert!(word != 0 && word & TAGS == 0);
-    // SAFETY: such a word is stored by `insert_sock` and `grow_up` alone, as the address of a
+    // SAFETY: such a word is stored by `insert_sock` and `track` alone, as the address of a
     // `&'static Sock`, and `load` has acquired it. A pool's memory stays one of Socks.
     unsafe { &*core::ptr::with_exposed_provenance(word) }
 }
@@ -532,9 +532,9 @@ fn what_is(word: usize) -> Entry {
 }
 
 /// Calls `f` with every descriptor of a socket that has no object.
-pub(crate) fn for_each_bare(f: impl FnMut(i32)) {
+pub(crate) fn for_each_untracked(f: impl FnMut(i32)) {
     let highest = HIGHEST.load(Ordering::Relaxed) as i32;
-    let is_one = |fd: &i32| is_bare(*fd) && places::stage(*fd).is_some();
+    let is_one = |fd: &i32| is_untracked(*fd) && places::stage(*fd).is_some();
     (0..=highest).filter(is_one).for_each(f);
 }
 

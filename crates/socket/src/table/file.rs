@@ -32,7 +32,7 @@
 //! holds the file. No copy is made, and what would come after that call is left out. That the system
 //! call reaches the file is seen to in [`crate::table::plain`].
 //!
-//! `exec` puts a parcel under a number, and other threads go on until the kernel ends them. The number then
+//! `exec` puts a bundle under a number, and other threads go on until the kernel ends them. The number then
 //! leads to the file by the table and not by the kernel, so they are given the copy ([`before_number_is_packed`]).
 //!
 //! # Sleeps
@@ -282,8 +282,8 @@ pub(crate) fn before_number_goes(sock: &Sock, fd: i32) {
     }
 }
 
-/// The same for the number of a young connection that has ended, inside of which calls are.
-pub(crate) fn before_number_of_young_goes(fd: i32) {
+/// The same for the number of an untracked connection that has ended, inside of which calls are.
+pub(crate) fn before_number_of_untracked_goes(fd: i32) {
     if !sys::is_single_threaded() {
         plain::outlast(fd);
     }
@@ -304,7 +304,7 @@ fn give_way(file: File<'_>, is_kept: bool) {
     }
 }
 
-/// `exec` is about to put a parcel under a number, which other threads would take for the file until they
+/// `exec` is about to put a bundle under a number, which other threads would take for the file until they
 /// are ended, and would receive what is for the next program. They go on by a copy.
 pub(crate) fn before_number_is_packed(sock: &Sock, fd: i32) {
     if sys::is_single_threaded() {

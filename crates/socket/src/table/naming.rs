@@ -14,7 +14,7 @@ pub(crate) struct Naming {
     pub(super) names: Names,
     /// The copy for calls whose number has gone: its number + 1, 0 = none.
     pub(super) copy: AtomicI32,
-    /// Another program is about to begin here: its numbers lead to a parcel, though the table says that
+    /// Another program is about to begin here: its numbers lead to a bundle, though the table says that
     /// they lead to the file.
     pub(super) is_packed: AtomicBool,
     /// Another program is about to begin here, and one of its numbers leads to the file.

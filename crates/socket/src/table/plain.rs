@@ -92,7 +92,7 @@ impl Noted {
         Self::with(fd, Caller::begin)
     }
 
-    /// What is asked next is the place of a young connection.
+    /// What is asked next is the place of an untracked connection.
     #[inline]
     pub(super) fn before_entering(fd: i32) -> Self {
         Self::with(fd, Caller::begin_unordered)

@@ -1,7 +1,7 @@
 //! A TCP stream socket of the program, as this process sees it.
 //!
 //! ```text
-//!   Fresh ── connect, accept ──> Candidate ── first I/O ──> Meeting ──> Smc
+//!   Fresh ── connect, accept ──> Candidate ── first I/O ──> Rendezvous ──> Smc
 //!     │                              └──────────┬──────────────┘
 //!     └── listen ──> Listener                   └── any doubt ──> Plain
 //! ```
@@ -9,15 +9,15 @@
 //! The object is private to the process (a forked child has its own copy); what
 //! two processes must agree on lies in its [`Slot`] and [`Record`](sidestep_device::slab::Record)s.
 
-use crate::process::heirs;
+use crate::process::children;
 use crate::process::home::Home;
 use crate::process::owner::Held;
 use crate::process::pool::{Guarded, Pool, Pooled};
 use crate::table::conn::Conn;
-use crate::table::meeting::Meeting;
 use crate::table::mirror::Mirror;
 use crate::table::naming::Naming;
-use crate::table::passage::Passage;
+use crate::table::rendezvous::Rendezvous;
+use crate::table::session::Session;
 use crate::table::{learned, streak};
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering,
@@ -50,7 +50,7 @@ pub enum Phase {
     /// Connected (or connecting); nothing was decided.
     Candidate,
     /// The two libraries are agreeing.
-    Meeting,
+    Rendezvous,
     /// Stays on TCP.
     Plain,
     /// Reads by the ledger: shared memory, as far as the ends have switched.
@@ -63,7 +63,7 @@ impl Phase {
         Self::Listener,
         Self::Offered,
         Self::Candidate,
-        Self::Meeting,
+        Self::Rendezvous,
         Self::Plain,
         Self::Smc,
     ];
@@ -134,13 +134,13 @@ pub struct Sock {
     pub(crate) send_wait: learned::Learned,
     /// The next one replaces it ([`take`]).
     #[renew(kept)]
-    pub(super) meeting: Guarded<Meeting>,
+    pub(super) rendezvous: Guarded<Rendezvous>,
     /// Of a connection to another host: constant, once others know the object.
     #[renew(kept)]
-    pub(super) passage: Late<Passage>,
-    /// The descriptor under which it was a young connection, as long as a call of that time may
+    pub(super) session: Late<Session>,
+    /// The descriptor under which it was an untracked connection, as long as a call of that time may
     /// not have returned; else -1.
-    was_young: AtomicI32,
+    was_untracked: AtomicI32,
     next_free: AtomicRef<Self>,
 }
 
@@ -175,28 +175,28 @@ pub(crate) fn each(f: impl FnMut(&Sock)) {
 }
 
 impl Sock {
-    /// It was a young connection, with this descriptor.
-    pub(crate) fn note_was_young(&self, fd: i32) {
-        self.was_young.store(fd, Ordering::Relaxed);
+    /// It was an untracked connection, with this descriptor.
+    pub(crate) fn note_was_untracked(&self, fd: i32) {
+        self.was_untracked.store(fd, Ordering::Relaxed);
     }
 
     /// In the child of a fork: the calls under way are the parent's.
     pub(crate) fn after_fork_in_child(&self) {
         self.naming.after_fork_in_child();
-        self.was_young.store(-1, Ordering::Relaxed);
+        self.was_untracked.store(-1, Ordering::Relaxed);
         self.uses.store(1, Ordering::Relaxed);
-        self.meeting.reset_lock();
+        self.rendezvous.reset_lock();
     }
 
     /// Where a connection leads that begins now, and goes by the gateway.
-    pub(crate) fn set_passage(&self, passage: Passage) {
-        self.passage.set(passage);
+    pub(crate) fn set_session(&self, session: Session) {
+        self.session.set(session);
     }
 
     /// The last look at the agreement, although this process forks.
-    pub(crate) fn with_last_meeting(&self, f: impl FnOnce(&mut Meeting)) {
+    pub(crate) fn with_last_rendezvous(&self, f: impl FnOnce(&mut Rendezvous)) {
         // A thread that is about to fork may have the lock; what has begun has to end all the same.
-        let _ = self.meeting.with(f);
+        let _ = self.rendezvous.with(f);
     }
 
     /// The number of the object, below [`SOCKS_MAX`].
@@ -205,15 +205,17 @@ impl Sock {
         POOL.index_of(self)
     }
 
-    /// Whether calls of the time when it was young have not returned yet: they still send or
+    /// Whether calls of the time when it was untracked have not returned yet: they still send or
     /// receive by TCP.
-    pub(crate) fn has_young_calls(&self) -> bool {
-        let fd = self.was_young.load(Ordering::Relaxed);
-        let Some(young) = self.home().and_then(|home| home.state.young(fd)) else { return false };
-        let has_any = young.is_in_use();
+    pub(crate) fn has_untracked_calls(&self) -> bool {
+        let fd = self.was_untracked.load(Ordering::Relaxed);
+        let Some(untracked) = self.home().and_then(|home| home.state.untracked(fd)) else {
+            return false;
+        };
+        let has_any = untracked.is_in_use();
         if !has_any {
             // Later ones are of the next connection of this descriptor.
-            self.was_young.store(-1, Ordering::Relaxed);
+            self.was_untracked.store(-1, Ordering::Relaxed);
         }
         has_any
     }
@@ -266,7 +268,7 @@ impl Sock {
         self.naming.stays_open.load(Ordering::Relaxed)
     }
 
-    /// Whether its slot belongs to the process that runs, not to a forebear.
+    /// Whether its slot belongs to the process that runs, not to an ancestor.
     pub fn is_at_home(&self) -> bool {
         self.home().is_some_and(Home::is_current)
     }
@@ -306,20 +308,20 @@ impl Sock {
     }
 
     /// If it goes by the gateway.
-    pub(crate) fn passage(&self) -> Option<Passage> {
-        self.passage.get()
+    pub(crate) fn session(&self) -> Option<Session> {
+        self.session.get()
     }
 
     /// Held by the thread that finds out what becomes of it.
     pub(crate) fn agreeing(&self) -> Held<'_> {
-        self.meeting.enter()
+        self.rendezvous.enter()
     }
 
     /// Runs `f` on the state of the agreement, unless another thread does.
-    pub(crate) fn with_meeting(&self, f: impl FnOnce(&mut Meeting)) {
-        let _ = self.meeting.try_with(|meeting| {
-            if !heirs::is_forking() {
-                f(meeting);
+    pub(crate) fn with_rendezvous(&self, f: impl FnOnce(&mut Rendezvous)) {
+        let _ = self.rendezvous.try_with(|rendezvous| {
+            if !children::is_forking() {
+                f(rendezvous);
             }
         });
     }
@@ -457,7 +459,7 @@ pub(crate) fn take(
     // behind in the process that did.
     let sock = loop {
         let sock = POOL.take()?;
-        if sock.meeting.put(Meeting::new()) {
+        if sock.rendezvous.put(Rendezvous::new()) {
             break sock;
         }
     };
@@ -465,12 +467,12 @@ pub(crate) fn take(
     // table leads to it yet.
     unsafe {
         sock.conn.replace(None);
-        sock.passage.replace(None);
+        sock.session.replace(None);
     }
     sock.phase.store(Phase::Fresh as u8, Ordering::Relaxed);
     sock.is_server.store(is_server, Ordering::Relaxed);
     sock.nonblocking.store(nonblocking, Ordering::Relaxed);
-    for none in [&sock.given_name, &sock.marker, &sock.was_young] {
+    for none in [&sock.given_name, &sock.marker, &sock.was_untracked] {
         none.store(-1, Ordering::Relaxed);
     }
     sock.slot_index.store(u32::MAX, Ordering::Relaxed);

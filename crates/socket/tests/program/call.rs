@@ -13,7 +13,7 @@ use sidestep_socket::polling::{epoll, set};
 use sidestep_socket::program::socket_options::{self, OptionAnswer};
 use sidestep_socket::program::stream::{self, Instead, Outcome};
 use sidestep_socket::program::transfer::{self, Pipe, Source};
-use sidestep_socket::program::{life, parcel};
+use sidestep_socket::program::{bundle, life};
 use sidestep_socket::table::descriptors;
 use std::io::Error;
 use std::os::fd::AsRawFd;
@@ -402,7 +402,7 @@ pub(crate) fn pass_on(fd: i32) -> i32 {
     let (from, to) = UnixStream::pair().expect("two sockets");
     let mut control = Control::around(fd);
     with_control(&mut control, |header, control| {
-        parcel::send_rights(header, control, |header| {
+        bundle::send_rights(header, control, |header| {
             // SAFETY: one byte, and control messages of the length that the header has.
             unsafe { libc::sendmsg(from.as_raw_fd(), header, 0) }
         })
@@ -415,7 +415,7 @@ pub(crate) fn pass_on(fd: i32) -> i32 {
         unsafe { libc::recvmsg(to.as_raw_fd(), &raw mut header, 0) }
     });
     let bytes = control.bytes();
-    parcel::receive_rights(bytes);
+    bundle::receive_rights(bytes);
     i32::from_ne_bytes(bytes[Control::AT..].try_into().expect("a descriptor"))
 }
 

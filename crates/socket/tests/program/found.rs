@@ -20,7 +20,7 @@ fn moved(operations: impl AsRef<[Operation]>) {
 
 /// The list after so many messages each way.
 fn after(warm_rounds: u32, operations: impl AsRef<[Operation]>) {
-    play_list(&List { is_young: false, warm_rounds, operations: operations.as_ref().to_vec() });
+    play_list(&List { is_untracked: false, warm_rounds, operations: operations.as_ref().to_vec() });
 }
 
 /// The list at each moment of a connection: on TCP, while it moves, in shared memory.

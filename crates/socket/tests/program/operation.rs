@@ -120,7 +120,7 @@ pub(crate) struct Operation {
 #[derive(Clone, Debug)]
 pub(crate) struct List {
     /// Without an object.
-    pub(crate) is_young: bool,
+    pub(crate) is_untracked: bool,
     /// Messages each way before: after none it is on TCP, after 17 in shared memory, and in between it moves.
     pub(crate) warm_rounds: u32,
     pub(crate) operations: Vec<Operation>,
@@ -146,7 +146,11 @@ impl Deck {
         let (least, most) = self.warm_rounds;
         let operation = self.operation();
         (any::<bool>(), least..=most, vec(operation, 1..self.length)).prop_map(
-            |(is_young, warm_rounds, operations)| List { is_young, warm_rounds, operations },
+            |(is_untracked, warm_rounds, operations)| List {
+                is_untracked,
+                warm_rounds,
+                operations,
+            },
         )
     }
 

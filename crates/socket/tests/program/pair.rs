@@ -8,7 +8,7 @@ use crate::call;
 use sidestep_device::state::flag;
 use sidestep_socket::process::loan;
 use sidestep_socket::process::options::{self, Options};
-use sidestep_socket::program::{life, young};
+use sidestep_socket::program::{fresh, life};
 use sidestep_socket::rendezvous::listeners;
 use sidestep_socket::table::descriptors;
 use sidestep_socket::table::sock::Phase;
@@ -57,19 +57,19 @@ impl Stage {
         Pair { ends: ends.map(Some), is_known: false }
     }
 
-    /// A connection that the library knows from its beginning: with an object, or young.
-    pub(crate) fn known(&self, is_young: bool) -> Pair {
+    /// A connection that the library knows from its beginning: with an object, or untracked.
+    pub(crate) fn known(&self, is_untracked: bool) -> Pair {
         let [client, server] =
             connect(&self.known).map(|socket| call::forget(socket.into_raw_fd()));
-        if is_young {
-            young::note_fresh(client);
+        if is_untracked {
+            fresh::note_fresh(client);
             let port = self.known.local_addr().expect("bound").port();
             // The first connection of a process makes its state, and has an object.
-            if !young::begin_client(client, port) {
+            if !fresh::begin_client(client, port) {
                 begin(client, false);
             }
             let listener = self.known.as_raw_fd();
-            if !young::begin_server(server, descriptors::peek(listener), listener) {
+            if !fresh::begin_server(server, descriptors::peek(listener), listener) {
                 begin(server, true);
             }
         } else {

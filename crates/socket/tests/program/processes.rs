@@ -8,7 +8,7 @@ use crate::operation::{Call, List};
 use crate::pair::{Ends, Tcp};
 use crate::twins::Both;
 use sidestep_socket::polling::epoll;
-use sidestep_socket::process::heirs;
+use sidestep_socket::process::children;
 use sidestep_socket::program::fork;
 use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
 use std::panic::{self, AssertUnwindSafe};
@@ -34,10 +34,10 @@ impl Child {
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0, "{}", io::Error::last_os_error());
         if pid > 0 {
-            heirs::forked();
+            children::forked();
             return Self { pid, orders: Some(orders), answers };
         }
-        heirs::forget_after_fork();
+        children::forget_after_fork();
         fork::after_fork_in_child();
         epoll::after_fork_in_child();
         drop((orders, answers));

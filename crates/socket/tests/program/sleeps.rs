@@ -149,18 +149,18 @@ enum Path {
     Plain,
     /// Begun with or without an object, and so many messages each way.
     Known {
-        is_young: bool,
+        is_untracked: bool,
         messages: u32,
     },
     Demoted,
 }
 
 const PATHS: [Path; 6] = [
-    Path::Known { is_young: false, messages: 0 },
-    Path::Known { is_young: true, messages: 0 },
-    Path::Known { is_young: false, messages: 9 },
-    Path::Known { is_young: true, messages: MOVED + 1 },
-    Path::Known { is_young: false, messages: MOVED },
+    Path::Known { is_untracked: false, messages: 0 },
+    Path::Known { is_untracked: true, messages: 0 },
+    Path::Known { is_untracked: false, messages: 9 },
+    Path::Known { is_untracked: true, messages: MOVED + 1 },
+    Path::Known { is_untracked: false, messages: MOVED },
     Path::Demoted,
 ];
 
@@ -168,8 +168,8 @@ impl Path {
     fn begin(self, stage: &Stage) -> Program {
         let pair = match self {
             Self::Plain => stage.plain(),
-            Self::Known { is_young, messages } => {
-                let pair = stage.known(is_young);
+            Self::Known { is_untracked, messages } => {
+                let pair = stage.known(is_untracked);
                 pair.warm_up(messages);
                 pair
             }

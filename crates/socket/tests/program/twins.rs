@@ -447,7 +447,7 @@ fn events(epfd: i32) -> Returned {
 
 impl Twins {
     fn new(stage: &Stage, list: &List) -> Self {
-        let pairs = [stage.known(list.is_young), stage.plain()];
+        let pairs = [stage.known(list.is_untracked), stage.plain()];
         pairs.iter().for_each(|pair| pair.warm_up(list.warm_rounds));
         let [ours, plain] = pairs.map(|pair| Program::new(pair, Waits::Never));
         Self {

@@ -46,7 +46,7 @@ pub(super) enum Kind {
     Hello = 1,
     Introduction = 2,
     Channel = 3,
-    Petition = 4,
+    Lookup = 4,
     Match = 5,
     Refusal = 6,
 }
@@ -57,7 +57,7 @@ impl header::Kind for Kind {
             Self::Hello,
             Self::Introduction,
             Self::Channel,
-            Self::Petition,
+            Self::Lookup,
             Self::Match,
             Self::Refusal,
         ];
@@ -73,7 +73,7 @@ impl header::Kind for Kind {
             Self::Hello => "Hello",
             Self::Introduction => "Introduction",
             Self::Channel => "Channel",
-            Self::Petition => "Petition",
+            Self::Lookup => "Lookup",
             Self::Match => "Match",
             Self::Refusal => "Refusal",
         }
@@ -91,7 +91,7 @@ impl Kind {
             Self::Hello => 72,
             Self::Introduction => 48,
             Self::Channel => 32,
-            Self::Petition => 48,
+            Self::Lookup => 48,
             Self::Match => 60,
             Self::Refusal => 32,
         }

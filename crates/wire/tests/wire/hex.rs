@@ -146,7 +146,7 @@ pub(crate) fn control_vectors() -> Vec<(&'static str, Vec<u8>)> {
         "hand-hello",
         "hand-introduction",
         "hand-channel",
-        "hand-petition",
+        "hand-lookup",
         "hand-match",
         "hand-refusal",
     ]

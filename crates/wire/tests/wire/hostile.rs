@@ -398,8 +398,8 @@ fn lies_in_a_host_control_datagram_are_refused() {
         assert_eq!(error.field(), field);
     }
     for (vector, at, new, field) in [
-        (vector!("hand-petition"), 44, 0, "Petition role"),
-        (vector!("hand-petition"), 44, 3, "Petition role"),
+        (vector!("hand-lookup"), 44, 0, "Lookup role"),
+        (vector!("hand-lookup"), 44, 3, "Lookup role"),
         (vector!("hand-match"), 46, 0, "Match role"),
         (vector!("hand-refusal"), 31, 3, "Refusal cause"),
     ] {

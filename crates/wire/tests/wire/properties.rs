@@ -14,7 +14,7 @@ use sidestep_wire::{
         proposal::{V2Offer, V2Types},
     },
     host_control::{
-        self, Channel, ControlMessage, Hello, Instance, Introduction, Match, Petition, Refusal,
+        self, Channel, ControlMessage, Hello, Instance, Introduction, Lookup, Match, Refusal,
         RefusalCause, Side,
     },
 };
@@ -289,8 +289,8 @@ fn control_message() -> impl Strategy<Value = ControlMessage> {
         });
     let channel = (any::<[u8; 16]>(), any::<u16>())
         .prop_map(|(instance, channel)| Channel { instance: Instance(instance), channel });
-    let petition = (any::<[u8; 16]>(), any::<[u8; 16]>(), any::<bool>(), any::<u16>()).prop_map(
-        |(instance, token, is_server, port)| Petition {
+    let lookup = (any::<[u8; 16]>(), any::<[u8; 16]>(), any::<bool>(), any::<u16>()).prop_map(
+        |(instance, token, is_server, port)| Lookup {
             instance: Instance(instance),
             token,
             side: if is_server { Side::Server } else { Side::Client },
@@ -312,7 +312,7 @@ fn control_message() -> impl Strategy<Value = ControlMessage> {
     );
     let cause = prop_oneof![Just(RefusalCause::Malformed), Just(RefusalCause::NoRoom)];
     prop_oneof![
-        petition.prop_map(ControlMessage::Petition),
+        lookup.prop_map(ControlMessage::Lookup),
         matched.prop_map(ControlMessage::Match),
         cause.prop_map(|cause| ControlMessage::Refusal(Refusal { cause })),
         hello.prop_map(ControlMessage::Hello),

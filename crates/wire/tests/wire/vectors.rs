@@ -13,7 +13,7 @@ use sidestep_wire::{
         proposal::{V2Offer, V2Types},
     },
     host_control::{
-        Channel, ControlMessage, Hello, Instance, Introduction, Match, Petition, Refusal,
+        Channel, ControlMessage, Hello, Instance, Introduction, Lookup, Match, Refusal,
         RefusalCause, Side,
     },
 };
@@ -465,7 +465,7 @@ fn reads_and_writes_host_control_datagrams() {
         link_id: LinkId(0x0101),
     };
     let channel = Channel { instance, channel: 258 };
-    let petition = Petition { instance, token: hello.token, side: Side::Server, port: 8080 };
+    let lookup = Lookup { instance, token: hello.token, side: Side::Server, port: 8080 };
     let (own_uid, uid, gid) = (1000, 100_000, 100);
     let (token, side) = (hello.token, Side::Client);
     let matched = Match { instance, token, port: 8080, side, own_uid, uid, gid };
@@ -474,7 +474,7 @@ fn reads_and_writes_host_control_datagrams() {
         ControlMessage::Hello(hello),
         ControlMessage::Introduction(introduction),
         ControlMessage::Channel(channel),
-        ControlMessage::Petition(petition),
+        ControlMessage::Lookup(lookup),
         ControlMessage::Match(matched),
         ControlMessage::Refusal(refusal),
     ];

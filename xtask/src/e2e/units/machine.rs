@@ -291,7 +291,7 @@ impl Machine {
         Ok(shell)
     }
 
-    /// Somebody who calls the agent, sends what is no petition, and calls again, without a pause.
+    /// Somebody who calls the agent, sends what is no lookup, and calls again, without a pause.
     pub(super) fn call_without_end(&self) -> Result<Dialogue> {
         let script = "import socket\n\
                       while True:\n    \

@@ -1,13 +1,13 @@
 //! The agent's part that brings programs of different network namespaces together.
 //!
 //! Within one namespace two programs find each other by abstract names. Where the ends of a connection are
-//! in two, each sends the agent a *petition*: "I hold this end of the connection with this token". When both
+//! in two, each sends the agent a *lookup*: "I hold this end of the connection with this token". When both
 //! have come, each gets one end of a new pair of sockets, with the user of the other as the kernel says it.
 //! By that line the two show each other their memory, and from then on they need the agent no more: it sees
 //! none of it, and none of the bytes.
 //!
 //! ```text
-//!   client ──petition──> agent <──petition── server       SOCK_SEQPACKET, a file
+//!   client ──lookup──> agent <──lookup── server       SOCK_SEQPACKET, a file
 //!   client <──match, socket── agent ──match, socket──> server
 //!   client <═══════════════ a line of their own ═══════════════> server
 //! ```
@@ -15,13 +15,13 @@
 //! Anybody may write to the socket. So each message has a fixed size and is checked; what is none is answered
 //! and hung up on; nobody is waited for; who does not read loses his answers; and all that is kept is bounded,
 //! for each user and in all. A line that says nothing for a while is hung up on: the libraries call again.
-//! A user whose petitions come faster than [`PETITIONS_OF_USER_MAX`] is listened to again at the next tick.
+//! A user whose lookups come faster than [`LOOKUPS_OF_USER_MAX`] is listened to again at the next tick.
 //!
 //! With each answer goes a descriptor. Until it is read the kernel counts it as one in flight of *the agent's*
 //! user, who may have as many of those as open files; beyond, no program of root's can pass one on. So what
 //! lies unread is counted, also when its line has ended: the process at the other end may still have it.
 
-mod petitions;
+mod lookups;
 
 use std::collections::HashMap;
 use std::fs::{self, Permissions};
@@ -45,11 +45,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sidestep_gateway::foreign::{Foreign, RIGHTS_MAX, refuse_rights};
 use sidestep_gateway::watchdog::{Pulse, Watchdog};
 use sidestep_wire::host_control::{
-    ControlMessage, EMITTED_LEN_MAX, Match, Petition, Refusal, RefusalCause,
+    ControlMessage, EMITTED_LEN_MAX, Lookup, Match, Refusal, RefusalCause,
 };
 
 use super::socket_file::{SocketFile, make_room};
-use petitions::{Petitioner, Petitions, Waiting};
+use lookups::{Asker, Lookups, Waiting};
 
 /// Processes of one user that may be connected.
 const LINES_OF_USER_MAX: usize = 256;
@@ -72,8 +72,8 @@ const UNREAD_OF_USER_MAX: usize = 1_024;
 const UNREAD_SHARE: u64 = 4;
 /// Bytes that an answer counts for at least: the kernel's own part of a message is more.
 const ANSWER_LEN_MIN: usize = 512;
-/// Petitions of one user between two ticks; 64 processes may send as many as the library lets them.
-const PETITIONS_OF_USER_MAX: u32 = 16_384;
+/// Lookups of one user between two ticks; 64 processes may send as many as the library lets them.
+const LOOKUPS_OF_USER_MAX: u32 = 16_384;
 /// In the place of a line: the listening socket.
 const LISTENER: u64 = 0;
 
@@ -117,7 +117,7 @@ fn listen(at: &Path) -> io::Result<OwnedFd> {
     })?;
     // Which users may come the kernel is asked when one does.
     fs::set_permissions(at, Permissions::from_mode(0o666))?;
-    // Petitions have none. Where the kernel cannot refuse them, their sender waits for
+    // Lookups have none. Where the kernel cannot refuse them, their sender waits for
     // their end, and not the clerk: see `Foreign`.
     refuse_rights(&listener);
     net::listen(&listener, BACKLOG)?;
@@ -150,10 +150,10 @@ struct Clerk {
     events: OwnedFd,
     listener: OwnedFd,
     lines: HashMap<u64, Line>,
-    /// Numbers are not used again: a petition may outlive its line.
+    /// Numbers are not used again: a lookup may outlive its line.
     next_line: u64,
-    petitions: Petitions,
-    /// Petitions of users since the last tick.
+    lookups: Lookups,
+    /// Lookups of users since the last tick.
     heard_of: HashMap<u32, u32>,
     /// Lines that are not listened to until the next one.
     paused: Vec<u64>,
@@ -175,7 +175,7 @@ impl Clerk {
             listener,
             lines: HashMap::new(),
             next_line: LISTENER + 1,
-            petitions: Petitions::default(),
+            lookups: Lookups::default(),
             heard_of: HashMap::new(),
             paused: Vec::new(),
             unread_max: usize::try_from(files / UNREAD_SHARE).unwrap_or(usize::MAX),
@@ -213,7 +213,7 @@ impl Clerk {
     }
 
     fn tick(&mut self, now: Instant) {
-        self.petitions.expire(now);
+        self.lookups.expire(now);
         self.heard_of.clear();
         for number in mem::take(&mut self.paused) {
             let Some(line) = self.lines.get(&number).filter(|line| !line.is_over) else { continue };
@@ -284,7 +284,7 @@ impl Clerk {
         for _ in 0..AT_ONCE {
             let Some(line) = self.lines.get_mut(&number).filter(|it| !it.is_over) else { return };
             let heard_of = self.heard_of.entry(line.uid).or_default();
-            if *heard_of >= PETITIONS_OF_USER_MAX {
+            if *heard_of >= LOOKUPS_OF_USER_MAX {
                 // What is not watched does not wake, nor does its end.
                 let _ = epoll::delete(&self.events, &line.socket);
                 return self.paused.push(number);
@@ -298,27 +298,26 @@ impl Clerk {
                 Err(Errno::AGAIN | Errno::INTR) => return,
                 Ok(_) | Err(_) => return self.hang_up(number),
             };
-            let Ok(ControlMessage::Petition(petition)) = ControlMessage::parse(&bytes[..len])
-            else {
+            let Ok(ControlMessage::Lookup(lookup)) = ControlMessage::parse(&bytes[..len]) else {
                 refuse(&line.socket, RefusalCause::Malformed);
                 return self.hang_up(number);
             };
             line.heard = now;
-            let petitioner = Petitioner { line: number, uid: line.uid, gid: line.gid };
-            self.consider(&petition, petitioner, now);
+            let asker = Asker { line: number, uid: line.uid, gid: line.gid };
+            self.consider(&lookup, asker, now);
         }
     }
 
-    fn consider(&mut self, petition: &Petition, petitioner: Petitioner, now: Instant) {
-        let Self { lines, petitions, .. } = self;
+    fn consider(&mut self, lookup: &Lookup, asker: Asker, now: Instant) {
+        let Self { lines, lookups, .. } = self;
         let is_there = |line| lines.get(&line).is_some_and(|line| !line.is_over);
-        if let Some(other) = petitions.submit(now, petitioner, petition, is_there) {
-            self.acquaint(petition, petitioner, &other);
+        if let Some(other) = lookups.submit(now, asker, lookup, is_there) {
+            self.acquaint(lookup, asker, &other);
         }
     }
 
     /// Gives the two a line of their own. If only one gets its end, it finds the other end closed.
-    fn acquaint(&mut self, petition: &Petition, petitioner: Petitioner, other: &Waiting) {
+    fn acquaint(&mut self, lookup: &Lookup, asker: Asker, other: &Waiting) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let pair = net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         let Ok((one, another)) = pair else { return };
@@ -326,12 +325,12 @@ impl Clerk {
         for end in [&one, &another] {
             refuse_rights(end);
         }
-        let to_one = news(petition, other, petitioner.uid);
-        let mirrored = Waiting { petitioner, instance: petition.instance, ..*other };
-        let its = Petition { side: petition.side.other(), ..*petition };
-        let to_other = news(&its, &mirrored, other.petitioner.uid);
-        self.tell(petitioner.line, &to_one, one.as_fd());
-        self.tell(other.petitioner.line, &to_other, another.as_fd());
+        let to_one = news(lookup, other, asker.uid);
+        let mirrored = Waiting { asker, instance: lookup.instance, ..*other };
+        let its = Lookup { side: lookup.side.other(), ..*lookup };
+        let to_other = news(&its, &mirrored, other.asker.uid);
+        self.tell(asker.line, &to_one, one.as_fd());
+        self.tell(other.asker.line, &to_other, another.as_fd());
     }
 
     fn tell(&mut self, number: u64, news: &Match, end: BorrowedFd<'_>) {
@@ -403,10 +402,10 @@ fn receive(line: &Line, bytes: &mut [u8]) -> rustix::io::Result<usize> {
     received.map(|received| received.bytes)
 }
 
-/// What is said about `other` to who has sent, or could have sent, the petition.
-fn news(petition: &Petition, other: &Waiting, own_uid: u32) -> Match {
-    let Petitioner { uid, gid, .. } = other.petitioner;
-    let Petition { token, port, side, .. } = *petition;
+/// What is said about `other` to who has sent, or could have sent, the lookup.
+fn news(lookup: &Lookup, other: &Waiting, own_uid: u32) -> Match {
+    let Asker { uid, gid, .. } = other.asker;
+    let Lookup { token, port, side, .. } = *lookup;
     Match { instance: other.instance, token, port, side, own_uid, uid, gid }
 }
 

@@ -129,7 +129,7 @@ mod tests {
             by_peer: false,
         };
         let beyond = Beyond::with(7, here.peer, reason);
-        let handed_over = Connection { passage: Some(7), ..here.clone() };
+        let handed_over = Connection { session: Some(7), ..here.clone() };
         let by_gateway = ByGateway::of(&[handed_over, here], &beyond);
         // One is passed on, one has ended, one is shared memory.
         let totals = Totals { smc: 1, handed_over: 2, ..Totals::default() };

@@ -31,7 +31,7 @@ use super::conversation;
 use super::step::What;
 use super::streams::{Moment, Side, Stream};
 use control::Exchanges;
-use lane::{Lane, Passage, Whole};
+use lane::{Lane, Session, Whole};
 use line::Said;
 use talk::{Talk, Voice};
 
@@ -366,26 +366,26 @@ impl Rdma {
         let lane = &mut self.links[index].lanes[from as usize];
         let announced = lane.untouched();
         match lane.take(packet, is_cut) {
-            Passage::Part | Passage::Dropped => {}
-            Passage::Whole(whole) => match whole.kind {
+            Session::Part | Session::Dropped => {}
+            Session::Whole(whole) => match whole.kind {
                 Message::Write => self.write(arrival, &whole),
                 Message::Send => self.send(arrival, &whole),
             },
-            Passage::Again if announced.is_none() => {
+            Session::Again if announced.is_none() => {
                 self.push(arrival, Said::Again { packets: 1 }, Vec::new());
             }
-            Passage::Again => {
+            Session::Again => {
                 let rule = "PSN before the initial PSN of the handshake (RFC 7609 §A.2)".into();
                 self.push(arrival, Said::packet(format!("packet, PSN {psn}")), vec![rule]);
             }
-            Passage::Gap(due) => {
+            Session::Gap(due) => {
                 let rule = match announced {
                     Some(first) => format!("PSN {psn}, not the initial {first} (RFC 7609 §A.2)"),
                     None => format!("PSN {psn} where {due} was due (InfiniBand vol. 1 §9.7)"),
                 };
                 self.push(arrival, Said::packet(format!("packet, PSN {psn}")), vec![rule]);
             }
-            Passage::Misplaced(words) => {
+            Session::Misplaced(words) => {
                 let rule = format!("{words} (InfiniBand vol. 1 §9.7)");
                 self.push(arrival, Said::packet(format!("packet, PSN {psn}")), vec![rule]);
             }

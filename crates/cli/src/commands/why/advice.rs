@@ -387,7 +387,7 @@ pub(super) fn of(reason: Reason, role: Role) -> Advice {
                  container, or say by smc.agent_socket where it is",
             ),
         ),
-        Reason::Peer(PeerCannot::PetitionUnanswered) => advice(
+        Reason::Peer(PeerCannot::LookupUnanswered) => advice(
             "asked the agent which process holds the other end: none has asked for us",
             Peer,
             Rule::Given("both ends must be on this host, and reach the same agent"),

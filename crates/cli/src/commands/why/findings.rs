@@ -185,7 +185,7 @@ impl Sight<'_> {
             role: connection.role,
             server,
             outcome: match (connection.mode, connection.fallback) {
-                _ if connection.passage.is_some() => {
+                _ if connection.session.is_some() => {
                     let path = self.beyond.path(connection);
                     let reason = path.and_then(|path| path.fallback().cloned());
                     reason.map_or(Outcome::HandedOver, Outcome::PassedOn)
@@ -616,7 +616,7 @@ mod tests {
             counters: Counters::default(),
             fallback,
             descriptor: None,
-            passage: None,
+            session: None,
         }
     }
 
@@ -630,7 +630,7 @@ mod tests {
 
     #[test]
     fn a_connection_that_is_passed_on_is_tcp_for_the_reason_that_the_gateway_gives() {
-        let handed_over = Connection { passage: Some(2), ..open(1, Role::Client, None) };
+        let handed_over = Connection { session: Some(2), ..open(1, Role::Client, None) };
         let snapshot = Snapshot {
             connections: vec![handed_over.clone()],
             programs: vec![program(1, vec![decision(Role::Client, Decided::HandedOver, 3)])],
@@ -655,7 +655,7 @@ mod tests {
     fn a_connection_to_another_host_is_one_whatever_the_way_to_the_gateway() {
         let other_user = Fallback { reason: Reason::Operator(OperatorSaid::OtherUser) };
         let by_the_gateway =
-            |fallback| Connection { passage: Some(1), ..open(1, Role::Client, fallback) };
+            |fallback| Connection { session: Some(1), ..open(1, Role::Client, fallback) };
         let snapshot = Snapshot {
             connections: vec![by_the_gateway(None), by_the_gateway(Some(other_user))],
             programs: vec![program(1, vec![decision(Role::Client, Decided::HandedOver, 3)])],

@@ -29,7 +29,7 @@ impl Environment {
         Self { process, variables: variables.into_iter().flatten().collect() }
     }
 
-    /// Whether `sidestep run` has started it, or a forebear of it.
+    /// Whether `sidestep run` has started it, or an ancestor of it.
     pub(super) fn is_of_sidestep(&self) -> bool {
         self.variables.contains_key(&OsString::from(OPTIONS_VARIABLE))
     }

@@ -92,8 +92,8 @@ pub enum Answer {
     },
     /// Of this size; `None`: of none that a ring can have.
     Size(Option<RmbeSize>),
-    /// What became of a petition.
-    Petitioned(Petitioned),
+    /// What became of a lookup.
+    LookedUp(LookedUp),
     /// What became of a hello.
     Hello(Greeting),
     /// What is in the peer's CLC box, as [`expect_accept`](crate::rendezvous::expect_accept) and its like judge it, and the size in it.
@@ -130,9 +130,9 @@ pub enum Givers {
     Many,
 }
 
-/// What became of a petition.
+/// What became of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Petitioned {
+pub enum LookedUp {
     /// The agent has it.
     Sent,
     /// There is no agent at its socket.

@@ -1,24 +1,24 @@
 //! The other end is in another network namespace: how an end finds it.
 //!
 //! No name is known to both. The client claims the connection before the servers that its process knows, and
-//! an end that finds nothing *petitions*: it asks the agent of the host which process holds the other end. The
+//! an end that finds nothing *looks it up*: it asks the agent of the host which process holds the other end. The
 //! answer acquaints the two processes, and then a claim is found as it is within one namespace.
 //!
-//! Until the end is greeted the connection is an ordinary one. Each end petitions again when its
+//! Until the end is greeted the connection is an ordinary one. Each end looks it up again when its
 //! messages have doubled in number, and when it is in use a second later: the agent keeps a
-//! petition for longer than that, so two ends that both ask meet. An end that nothing answers gives up
+//! lookup for longer than that, so two ends that both ask meet. An end that nothing answers gives up
 //! after so many messages as within one namespace.
 
-pub use super::answer::Petitioned;
+pub use super::answer::LookedUp;
 use super::answer::{Answer, Illegal};
 use crate::fallback::{Lack, OperatorSaid, PeerCannot, Reason};
 use crate::rendezvous::wait::MESSAGES_MAX;
 
-/// An end in use petitions again after this.
+/// An end in use looks it up again after this.
 pub const AGAIN_NS: u64 = 1_000_000_000;
 /// So often; then only with the number of its messages.
 pub const TIMES_MAX: u8 = 64;
-/// Looks after a petition that all read its answer; then those whose number is a power of
+/// Looks after a lookup that all read its answer; then those whose number is a power of
 /// two do, and those that come [`READ_INTERVAL_NS`] after the last.
 pub const LOOKS_FOR_ANSWER: u32 = 32;
 /// See [`LOOKS_FOR_ANSWER`].
@@ -29,7 +29,7 @@ pub const READ_INTERVAL_NS: u64 = 10_000_000;
 pub enum Step {
     /// Are processes about to show each other their memory? Does the other end belong to a user with whom none is shared?
     LooksForNews,
-    /// Takes the answers that have come to the petitions of the process, and what acquaintances to be have sent. The same
+    /// Takes the answers that have come to the lookups of the process, and what acquaintances to be have sent. The same
     /// question after that.
     ReadsAnswers,
     /// Client: how many processes does this one know?
@@ -37,7 +37,7 @@ pub enum Step {
     /// Client: leaves a claim with each server that can be meant. Is there one?
     Claims,
     /// Asks the agent which process holds the other end.
-    Petitions,
+    Lookups,
     /// Writes down why the connection is on TCP as things stand.
     NotesReason(Reason),
     /// It has ended: nothing more in this call.
@@ -70,11 +70,11 @@ impl Looking {
 /// How far one end has come that looks for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seek {
-    /// Petitions so far, and looks since the last one.
+    /// Lookups so far, and looks since the last one.
     times: u8,
     looks: u32,
     read_at: u64,
-    /// When it petitions again: after so many messages, or from this time on.
+    /// When it looks it up again: after so many messages, or from this time on.
     next_messages: u32,
     next_at: u64,
     /// Acquaintances of the process when the connection was claimed last, + 1.
@@ -121,7 +121,7 @@ impl Seek {
                 self.has_claimed |= any;
                 self.after_claims(now)
             }
-            (Step::Petitions, &Answer::Petitioned(what)) => self.after_petition(what, now),
+            (Step::Lookups, &Answer::LookedUp(what)) => self.after_lookup(what, now),
             (Step::NotesReason(_), &Answer::Done) => Step::Rests,
             _ => return Err(Illegal),
         })
@@ -146,24 +146,24 @@ impl Seek {
     }
 
     fn after_answers(&self, now: &Looking) -> Step {
-        if now.claims { Step::CountsAcquaintances } else { self.petition_if_due(now) }
+        if now.claims { Step::CountsAcquaintances } else { self.lookup_if_due(now) }
     }
 
     fn after_claims(&self, now: &Looking) -> Step {
         // The server that has sent something would have left a greeting, if the two knew each other.
-        if now.has_received || !self.has_claimed { self.petition_if_due(now) } else { Step::Rests }
+        if now.has_received || !self.has_claimed { self.lookup_if_due(now) } else { Step::Rests }
     }
 
-    fn petition_if_due(&self, now: &Looking) -> Step {
+    fn lookup_if_due(&self, now: &Looking) -> Step {
         let is_late = self.times < TIMES_MAX && now.now_ns >= self.next_at;
-        if now.messages >= self.next_messages || is_late { Step::Petitions } else { Step::Rests }
+        if now.messages >= self.next_messages || is_late { Step::Lookups } else { Step::Rests }
     }
 
-    fn after_petition(&mut self, what: Petitioned, now: &Looking) -> Step {
+    fn after_lookup(&mut self, what: LookedUp, now: &Looking) -> Step {
         let reason: Reason = match what {
-            Petitioned::Sent => PeerCannot::PetitionUnanswered.into(),
-            Petitioned::Away => Lack::AgentAway.into(),
-            Petitioned::Later => return Step::Rests,
+            LookedUp::Sent => PeerCannot::LookupUnanswered.into(),
+            LookedUp::Away => Lack::AgentAway.into(),
+            LookedUp::Later => return Step::Rests,
         };
         if u64::from(now.messages) >= MESSAGES_MAX {
             return Step::GivesUp(reason);

@@ -103,9 +103,9 @@ fn answers() -> Vec<(&'static str, Answer)> {
         ("counted", Answer::Strangers { refusals: 0, breaches: 0 }),
         ("size", Answer::Size(Some(size()))),
         ("no size", Answer::Size(None)),
-        ("sent", Answer::Petitioned(Petitioned::Sent)),
-        ("no agent", Answer::Petitioned(Petitioned::Away)),
-        ("later", Answer::Petitioned(Petitioned::Later)),
+        ("sent", Answer::LookedUp(LookedUp::Sent)),
+        ("no agent", Answer::LookedUp(LookedUp::Away)),
+        ("later", Answer::LookedUp(LookedUp::Later)),
         ("sent", Answer::Hello(Greeting::Sent(TOKEN))),
         ("nobody there", Answer::Hello(Greeting::NobodyThere)),
         ("no room", Answer::Hello(Greeting::NoRoom)),
@@ -455,7 +455,7 @@ fn a_confirm_is_right_if_it_says_so_and_shows_it() {
 }
 
 #[test]
-fn an_end_petitions_again_when_its_messages_have_doubled_or_a_second_later() {
+fn an_end_lookups_again_when_its_messages_have_doubled_or_a_second_later() {
     let mut seek = Seek::NEW;
     let now = |messages, now_ns| Looking {
         messages: Looking::count(messages),
@@ -464,7 +464,7 @@ fn an_end_petitions_again_when_its_messages_have_doubled_or_a_second_later() {
         has_received: true,
         may_follow: false,
     };
-    let mut petitions = |messages, now_ns| {
+    let mut lookups = |messages, now_ns| {
         // The time is told with the news.
         let mut now = now(messages, 0);
         let none = Answer::News { is_acquainting: false, is_strangers: false, now_ns };
@@ -472,18 +472,18 @@ fn an_end_petitions_again_when_its_messages_have_doubled_or_a_second_later() {
         if step == Step::ReadsAnswers {
             step = seek.answered(step, &Answer::Is(false), &mut now).unwrap();
         }
-        let petitions = step == Step::Petitions;
-        if petitions {
-            step = seek.answered(step, &Answer::Petitioned(Petitioned::Sent), &mut now).unwrap();
+        let lookups = step == Step::Lookups;
+        if lookups {
+            step = seek.answered(step, &Answer::LookedUp(LookedUp::Sent), &mut now).unwrap();
         }
-        (petitions, step)
+        (lookups, step)
     };
-    let unanswered: Reason = PeerCannot::PetitionUnanswered.into();
-    assert_eq!(petitions(16, 1), (true, Step::NotesReason(unanswered)));
-    assert_eq!(petitions(31, 2), (false, Step::Rests));
-    assert_eq!(petitions(32, 3), (true, Step::NotesReason(unanswered)));
-    assert_eq!(petitions(33, 3 + seek::AGAIN_NS), (true, Step::NotesReason(unanswered)));
-    assert_eq!(petitions(MESSAGES_MAX, 5), (true, Step::GivesUp(unanswered)));
+    let unanswered: Reason = PeerCannot::LookupUnanswered.into();
+    assert_eq!(lookups(16, 1), (true, Step::NotesReason(unanswered)));
+    assert_eq!(lookups(31, 2), (false, Step::Rests));
+    assert_eq!(lookups(32, 3), (true, Step::NotesReason(unanswered)));
+    assert_eq!(lookups(33, 3 + seek::AGAIN_NS), (true, Step::NotesReason(unanswered)));
+    assert_eq!(lookups(MESSAGES_MAX, 5), (true, Step::GivesUp(unanswered)));
 }
 
 fn bytes_of(hello: &Hello) -> Vec<u8> {

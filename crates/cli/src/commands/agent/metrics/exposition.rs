@@ -38,7 +38,7 @@ pub(super) fn gauges(snapshot: &Snapshot, ledger: &Ledger, took: Duration) -> Ve
     }
     for connection in &snapshot.connections {
         let Some(name) = ledger.name_of(connection.state) else { continue };
-        let is_handed_over = connection.passage.is_some();
+        let is_handed_over = connection.session.is_some();
         let mode = if is_handed_over { HANDED_OVER } else { word(connection.mode) };
         gauges.add(&OPEN, &[("program", name), ("mode", mode)], 1.0);
         if connection.mode == Mode::Tcp && !is_handed_over {

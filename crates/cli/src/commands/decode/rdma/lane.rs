@@ -38,7 +38,7 @@ struct Open {
 
 /// What a packet comes to.
 #[derive(Debug)]
-pub(super) enum Passage {
+pub(super) enum Session {
     /// A part of a message.
     Part,
     /// The end of a message.
@@ -79,25 +79,25 @@ impl Lane {
     }
 
     /// The next packet of the capture. `is_cut`: its payload is not all there.
-    pub(super) fn take(&mut self, packet: &Packet<'_>, is_cut: bool) -> Passage {
+    pub(super) fn take(&mut self, packet: &Packet<'_>, is_cut: bool) -> Session {
         let psn = packet.headers.bth.psn;
         let due = *self.next.get_or_insert(psn);
         match psn.since(due) {
             0 => {}
-            ..0 => return Passage::Again,
-            1.. if self.is_stalled => return Passage::Dropped,
+            ..0 => return Session::Again,
+            1.. if self.is_stalled => return Session::Dropped,
             1.. => {
                 self.is_stalled = true;
-                return Passage::Gap(due);
+                return Session::Gap(due);
             }
         }
         self.next = Some(psn.plus(1));
         self.is_stalled = false;
         match packet.headers.bth.opcode {
             Opcode::Part(kind, place, _) => self.join(kind, place, packet, is_cut),
-            Opcode::ReadRequest => Passage::Misplaced("SMC-R reads no memory"),
-            Opcode::Atomic(_) => Passage::Misplaced("SMC-R has no atomic operations"),
-            Opcode::Acknowledge => Passage::Misplaced("an answer is no request"),
+            Opcode::ReadRequest => Session::Misplaced("SMC-R reads no memory"),
+            Opcode::Atomic(_) => Session::Misplaced("SMC-R has no atomic operations"),
+            Opcode::Acknowledge => Session::Misplaced("an answer is no request"),
         }
     }
 
@@ -118,33 +118,33 @@ impl Lane {
         self.next.is_some_and(|next| next == psn.plus(1))
     }
 
-    fn join(&mut self, kind: Message, place: Place, packet: &Packet<'_>, is_cut: bool) -> Passage {
+    fn join(&mut self, kind: Message, place: Place, packet: &Packet<'_>, is_cut: bool) -> Session {
         let known = self.open.take();
         let mut open = match (place, known) {
             (Place::First | Place::Only, None) => Open::new(kind, &packet.headers),
             (Place::First | Place::Only, Some(_)) => {
                 self.open = Some(Open::new(kind, &packet.headers));
-                return Passage::Misplaced("a message begins before the last one has ended");
+                return Session::Misplaced("a message begins before the last one has ended");
             }
             (Place::Middle | Place::Last, Some(open)) if open.kind == kind => open,
             (Place::Middle | Place::Last, Some(_)) => {
-                return Passage::Misplaced("goes on with a message of another kind");
+                return Session::Misplaced("goes on with a message of another kind");
             }
             // Without the beginning of the connection nothing is known of the first packets.
             (Place::Middle | Place::Last, None) if self.announced.is_none() => {
-                return Passage::Part;
+                return Session::Part;
             }
             (Place::Middle | Place::Last, None) => {
-                return Passage::Misplaced("goes on with a message that has not begun");
+                return Session::Misplaced("goes on with a message that has not begun");
             }
         };
         open.push(packet.payload, is_cut);
         if matches!(place, Place::First | Place::Middle) {
             self.open = Some(open);
-            return Passage::Part;
+            return Session::Part;
         }
         let Open { kind, reth, len, packets, bytes, is_cut } = open;
-        Passage::Whole(Whole { kind, reth, len, packets, bytes, is_cut })
+        Session::Whole(Whole { kind, reth, len, packets, bytes, is_cut })
     }
 }
 

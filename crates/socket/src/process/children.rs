@@ -1,6 +1,6 @@
 //! A fork, as far as the state is concerned: parent and child agree which of them holds which slot.
 
-use crate::process::home::{self, CURRENT, FAILED, FOREBEAR, Home, MAKING};
+use crate::process::home::{self, ANCESTOR, CURRENT, FAILED, Home, MAKING};
 use crate::process::loan::{self, FORKS};
 use crate::process::owner::{self, Waiting};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -19,10 +19,10 @@ pub fn forget_after_fork() {
     if let Some(parent) = parent {
         parent.locks().for_each(Lock::reset);
         parent.held_for_fork.store(0, Ordering::Relaxed);
-        parent.forebear.set(FOREBEAR.get());
-        FOREBEAR.set(Some(parent));
+        parent.ancestor.set(ANCESTOR.get());
+        ANCESTOR.set(Some(parent));
     }
-    home::forebears().for_each(|home| home.be_born());
+    home::ancestors().for_each(|home| home.be_born());
 }
 
 /// Forks under way in this process.
@@ -33,25 +33,25 @@ pub(crate) fn is_forking() -> bool {
     FORKING.load(Ordering::SeqCst) != 0
 }
 
-/// Before a fork: from now on until [`forked`] no meeting makes progress.
+/// Before a fork: from now on until [`forked`] no rendezvous makes progress.
 pub(crate) fn about_to_fork() {
     FORKING.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Before a fork, when all meetings rest: until [`forked`] no slot is taken, so that
+/// Before a fork, when all rendezvous rest: until [`forked`] no slot is taken, so that
 /// both processes agree which of them holds what.
-pub(crate) fn count_heir() {
+pub(crate) fn count_child() {
     let process = CURRENT.get();
     // The child may be slower to enter than others are to look for it.
     for process in home::all() {
         process.state.header().unborn.fetch_add(1, Ordering::AcqRel);
     }
-    process.inspect(|process| process.count_heir());
+    process.inspect(|process| process.count_child());
 }
 
-/// The fork has failed: takes back what [`count_heir`] has done. Still no slot is taken or given back,
+/// The fork has failed: takes back what [`count_child`] has done. Still no slot is taken or given back,
 /// so it is those slots.
-pub(crate) fn discount_heir() {
+pub(crate) fn discount_child() {
     if let Some(process) = CURRENT.get() {
         process.for_each_slot_in_use(|slot| {
             let one_less = |holders: u32| holders.checked_sub(1);
@@ -80,7 +80,7 @@ impl Home {
     }
 
     /// Takes the locks for the time of a fork; every slot gets one more holder.
-    pub(crate) fn count_heir(&self) {
+    pub(crate) fn count_child(&self) {
         for (at, lock) in self.locks().enumerate() {
             if lock.enter(owner::me(), &Waiting) == Entry::Owned {
                 self.held_for_fork.fetch_or(1 << at, Ordering::Relaxed);

@@ -1,28 +1,28 @@
-//! How young connections end, or get an object.
+//! How untracked connections end, or get an object.
 
 use crate::polling::epoll;
 use crate::process::owner::Held;
 use crate::process::{home, loan};
 use crate::program::object;
 use crate::rendezvous::listeners;
-use crate::table::descriptors::{self, Growth};
+use crate::table::descriptors::{self, Tracking};
 use crate::table::sock::Phase;
-use crate::table::{bare, file, places};
+use crate::table::{file, places, untracked};
 use sidestep_device::sys;
-use sidestep_device::young::{End, Stage};
+use sidestep_device::untracked::{End, Stage};
 
-/// How young connections end, or get an object, for the table.
-pub(crate) static GROWTH: Growth = Growth { grow_up, end };
+/// How untracked connections end, or get an object, for the table.
+pub(crate) static TRACKING: Tracking = Tracking { track, end };
 
 /// Makes the object of a socket that has none. In the child of a `vfork` it has none for the
 /// time being: the table is the parent's, which has had all of them made before.
-pub(crate) fn grow_up(fd: i32) {
-    let growing = Held::enter(bare::growing(fd));
+pub(crate) fn track(fd: i32) {
+    let growing = Held::enter(untracked::growing(fd));
     // A handler has interrupted the call that makes one: its own call is one by TCP.
     if !growing.is_outermost() || loan::is_borrowed_memory() {
         return;
     }
-    if descriptors::is_bare(fd) {
+    if descriptors::is_untracked(fd) {
         grow(fd);
     }
 }
@@ -41,7 +41,7 @@ fn grow(fd: i32) {
             sock.begin_with(fd, Some(place));
         }
         epoll::take_over_watch(fd, sock);
-        if !descriptors::grow_up(fd, sock) {
+        if !descriptors::track(fd, sock) {
             epoll::forget_sock(sock);
             sock.leave();
         }
@@ -52,8 +52,8 @@ fn grow(fd: i32) {
 }
 
 /// All sockets without an object get one: this process is about to share them.
-pub(super) fn grow_all() {
-    descriptors::for_each_bare(grow_up);
+pub(super) fn track_all() {
+    descriptors::for_each_untracked(track);
 }
 
 /// What the place of a descriptor says has ended. True: there is an object instead, as another
@@ -65,15 +65,15 @@ pub(crate) fn end(fd: i32) -> bool {
         End::Nothing => false,
         End::Counts(ending) => {
             crate::log!(Info, "connection ends on TCP before it was decided");
-            process.count_young(ending);
+            process.count_untracked(ending);
             if place.is_in_use() {
-                file::before_number_of_young_goes(fd);
+                file::before_number_of_untracked_goes(fd);
             }
             false
         }
         End::Grows => {
-            drop(Held::enter(bare::growing(fd)));
-            !descriptors::is_bare(fd)
+            drop(Held::enter(untracked::growing(fd)));
+            !descriptors::is_untracked(fd)
         }
     }
 }

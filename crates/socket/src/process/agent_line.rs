@@ -9,16 +9,16 @@ use sidestep_device::valid::Zeroable;
 /// Between two calls to the agent.
 pub(crate) const CALL_INTERVAL_NS: u64 = 1_000_000_000;
 
-/// Petitions of a process in a second. One answer acquaints two processes, whatever number of
+/// Lookups of a process in a second. One answer acquaints two processes, whatever number of
 /// connections they have; the others are those to plain programs, which are not answered.
-const PETITIONS_MAX: u32 = 256;
+const LOOKUPS_MAX: u32 = 256;
 
 /// Connections remembered whose other end is of a user with whom no memory is shared.
 pub(crate) const STRANGERS_MAX: usize = 8;
 
 /// What a process has of the agent. All zero is "nothing yet".
 #[derive(Zeroable)]
-pub(crate) struct Desk {
+pub(crate) struct AgentLine {
     pub(crate) lock: SharedLock,
     /// The line to the agent + 1; under the lock.
     line: AtomicI32,
@@ -27,7 +27,7 @@ pub(crate) struct Desk {
     caller: AtomicU32,
     /// When it was called last, by [`sys::coarse_ns`].
     called: AtomicU64,
-    /// The second of the latest petitions, and how many there were in it.
+    /// The second of the latest lookups, and how many there were in it.
     second: AtomicU32,
     count: AtomicU32,
     /// First halves of tokens, and the place of the next.
@@ -35,7 +35,7 @@ pub(crate) struct Desk {
     pub(crate) next_stranger: AtomicU32,
 }
 
-impl Desk {
+impl AgentLine {
     pub(crate) fn line(&self) -> Option<i32> {
         self.line.load(Ordering::Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
     }
@@ -75,12 +75,12 @@ impl Desk {
         }
     }
 
-    /// Counts one more petition, if there is room for it in this second.
+    /// Counts one more lookup, if there is room for it in this second.
     pub(crate) fn has_room(&self) -> bool {
         let second = sys::coarse_seconds();
         if self.second.swap(second, Ordering::Relaxed) != second {
             self.count.store(0, Ordering::Relaxed);
         }
-        self.count.fetch_add(1, Ordering::Relaxed) < PETITIONS_MAX
+        self.count.fetch_add(1, Ordering::Relaxed) < LOOKUPS_MAX
     }
 }

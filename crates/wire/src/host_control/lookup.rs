@@ -1,7 +1,7 @@
 //! What a library and the agent of its host say to each other, where the two ends of a connection are in
 //! different network namespaces: see the [module above](super) for what all messages start with.
 //!
-//! | Petition, 48 bytes | Off | Len |
+//! | Lookup, 48 bytes | Off | Len |
 //! |---|---|---|
 //! | token of the connection | 28 | 16 |
 //! | role: 1 client, 2 server | 44 | 1 |
@@ -30,12 +30,12 @@ use crate::error::Error;
 use crate::field::Field;
 use crate::reader::Reader;
 
-mod petition_field {
+mod lookup_field {
     use super::Field;
 
-    pub(super) const TOKEN: Field<16> = Field::new("Petition token", 28);
-    pub(super) const ROLE: Field<1> = Field::new("Petition role", 44);
-    pub(super) const PORT: Field<2> = Field::new("Petition port", 46);
+    pub(super) const TOKEN: Field<16> = Field::new("Lookup token", 28);
+    pub(super) const ROLE: Field<1> = Field::new("Lookup role", 44);
+    pub(super) const PORT: Field<2> = Field::new("Lookup port", 46);
 }
 
 mod matched {
@@ -85,7 +85,7 @@ impl Side {
 
 /// From a process to the agent: "I hold this end of the connection with this token".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Petition {
+pub struct Lookup {
     /// The process.
     pub instance: Instance,
     /// The connection: [`super::distant_token`].
@@ -96,16 +96,16 @@ pub struct Petition {
     pub port: u16,
 }
 
-impl Petition {
+impl Lookup {
     /// Bytes on the wire.
-    pub const LEN: usize = Kind::Petition.datagram_len();
+    pub const LEN: usize = Kind::Lookup.datagram_len();
 
     pub(super) fn parse(reader: &Reader<'_>) -> Result<Self, Error> {
         Ok(Self {
             instance: Instance(reader.bytes(field::INSTANCE)?),
-            token: reader.bytes(petition_field::TOKEN)?,
-            side: Side::parse(reader, petition_field::ROLE)?,
-            port: reader.u16(petition_field::PORT)?,
+            token: reader.bytes(lookup_field::TOKEN)?,
+            side: Side::parse(reader, lookup_field::ROLE)?,
+            port: reader.u16(lookup_field::PORT)?,
         })
     }
 
@@ -115,10 +115,10 @@ impl Petition {
     ///
     /// [`Error::NoRoom`] when `out` is shorter than [`LEN`](Self::LEN).
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, Error> {
-        let mut writer = emit_header(Kind::Petition, self.instance, out)?;
-        writer.put(petition_field::TOKEN, self.token)?;
-        writer.put(petition_field::ROLE, [self.side as u8])?;
-        writer.put(petition_field::PORT, self.port.to_be_bytes())?;
+        let mut writer = emit_header(Kind::Lookup, self.instance, out)?;
+        writer.put(lookup_field::TOKEN, self.token)?;
+        writer.put(lookup_field::ROLE, [self.side as u8])?;
+        writer.put(lookup_field::PORT, self.port.to_be_bytes())?;
         Ok(Self::LEN)
     }
 }
@@ -185,7 +185,7 @@ pub struct Refusal {
 /// Why the agent hangs up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalCause {
-    /// What came was no petition.
+    /// What came was no lookup.
     Malformed = 1,
     /// Others of the same user, or of all, leave no room.
     NoRoom = 2,
@@ -218,6 +218,6 @@ impl Refusal {
     }
 }
 
-const _: () = assert!(petition_field::PORT.at + 2 == Petition::LEN);
+const _: () = assert!(lookup_field::PORT.at + 2 == Lookup::LEN);
 const _: () = assert!(matched::GID.at + 4 == Match::LEN);
 const _: () = assert!(refusal::CAUSE.at + 4 == Refusal::LEN);

@@ -8,7 +8,7 @@ use sidestep_device::sys;
 
 /// A connection to another host, that goes by the gateway.
 #[derive(Clone, Copy)]
-pub(crate) struct Passage {
+pub(crate) struct Session {
     /// The addresses of its ends, as the kernel has them.
     pub(crate) local: Name,
     pub(crate) peer: Name,
@@ -18,8 +18,8 @@ pub(crate) struct Passage {
     pub(crate) port: u16,
 }
 
-impl Passage {
-    /// As it stands in the slot: see [`Slot::passage`](sidestep_device::state::Slot::passage).
+impl Session {
+    /// As it stands in the slot: see [`Slot::session`](sidestep_device::state::Slot::session).
     pub(super) fn word(&self) -> u32 {
         u32::from(self.port) | u32::from(self.is_server) << 16
     }
@@ -27,7 +27,7 @@ impl Passage {
     /// That of a connection which another program has given, as its slot has it; `fd` is the way to the
     /// gateway. `None`: it does not go there.
     pub(crate) fn of_slot(slot: &Slot, fd: i32) -> Option<Self> {
-        let word = slot.passage.load(Ordering::Relaxed);
+        let word = slot.session.load(Ordering::Relaxed);
         // Acquire: pairs with the Release that sets the family after the addresses.
         let family = slot.family.load(Ordering::Acquire);
         let domain = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN);

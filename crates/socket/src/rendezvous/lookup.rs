@@ -1,8 +1,8 @@
-//! Petitions: how a process finds, by the agent of the host, which one holds the other end of a
+//! Lookups: how a process finds, by the agent of the host, which one holds the other end of a
 //! connection to another network namespace.
 //!
 //! ```text
-//!   petition: token, side ───>  agent  <─── petition: token, the other side
+//!   lookup: token, side ───>  agent  <─── lookup: token, the other side
 //!   match: who, a socket  <───         ───> match: who, a socket
 //! ```
 //!
@@ -11,10 +11,10 @@
 //! about the connection; how its ends agree is the same as ever ([`crate::rendezvous::claim`]).
 //!
 //! The agent's socket is a file, so who answers there is whom the owner of its directory lets
-//! serve; that is root for the default. No call waits for it: a petition is sent, and answers
+//! serve; that is root for the default. No call waits for it: a lookup is sent, and answers
 //! are taken, at the program's own calls. A call to the agent is tried once a second at most.
 
-use crate::process::desk::{Desk, STRANGERS_MAX};
+use crate::process::agent_line::{AgentLine, STRANGERS_MAX};
 use crate::process::groups::{self, Look};
 use crate::process::home::Home;
 use crate::process::owner::Held;
@@ -23,57 +23,57 @@ use crate::process::{group, options};
 use core::sync::atomic::Ordering;
 use sidestep_device::rights;
 use sidestep_device::sys::{self, Errno, Sender};
-use sidestep_proto::rendezvous::agreement::Petitioned;
-use sidestep_wire::host_control::{ControlMessage, EMITTED_LEN_MAX, Match, Petition, Side};
+use sidestep_proto::rendezvous::agreement::LookedUp;
+use sidestep_wire::host_control::{ControlMessage, EMITTED_LEN_MAX, Lookup, Match, Side};
 
 /// Answers taken in one look.
 const ANSWERS_MAX: usize = 16;
 
 /// Asks which process holds the other end of a connection.
-pub(super) fn submit(process: &'static Home, token: [u8; 16], side: Side, port: u16) -> Petitioned {
-    let desk = &process.tables.desk;
-    let Some(_held) = Held::try_enter(desk.lock.get()) else { return Petitioned::Later };
-    if !desk.has_room() {
-        return Petitioned::Later;
+pub(super) fn submit(process: &'static Home, token: [u8; 16], side: Side, port: u16) -> LookedUp {
+    let agent_line = &process.tables.agent_line;
+    let Some(_held) = Held::try_enter(agent_line.lock.get()) else { return LookedUp::Later };
+    if !agent_line.has_room() {
+        return LookedUp::Later;
     }
-    desk.follow_user();
-    let petition = Petition { instance: process.instance, token, side, port };
+    agent_line.follow_user();
+    let lookup = Lookup { instance: process.instance, token, side, port };
     let mut bytes = [0; EMITTED_LEN_MAX];
-    let Ok(len) = petition.emit(&mut bytes) else { return Petitioned::Later };
+    let Ok(len) = lookup.emit(&mut bytes) else { return LookedUp::Later };
     // A line on which nothing was said for long is closed by the agent.
-    for line in [desk.line(), None] {
-        let Some(line) = line.or_else(|| desk.call()) else { continue };
+    for line in [agent_line.line(), None] {
+        let Some(line) = line.or_else(|| agent_line.call()) else { continue };
         match sys::send_over(line, &bytes[..len], &[]) {
-            Ok(_) => return Petitioned::Sent,
-            Err(Errno(libc::EAGAIN)) => return Petitioned::Later,
-            Err(_) => desk.hang_up(),
+            Ok(_) => return LookedUp::Sent,
+            Err(Errno(libc::EAGAIN)) => return LookedUp::Later,
+            Err(_) => agent_line.hang_up(),
         }
     }
-    Petitioned::Away
+    LookedUp::Away
 }
 
 /// Takes the answers that have come.
 pub(super) fn take_answers(process: &'static Home) {
-    let desk = &process.tables.desk;
-    let Some(_held) = Held::try_enter(desk.lock.get()) else { return };
+    let agent_line = &process.tables.agent_line;
+    let Some(_held) = Held::try_enter(agent_line.lock.get()) else { return };
     let mut bytes = [0; EMITTED_LEN_MAX];
     for _ in 0..ANSWERS_MAX {
-        let Some(line) = desk.line() else { return };
+        let Some(line) = agent_line.line() else { return };
         match sys::recv_with_fds(line, &mut bytes) {
             Ok(received) if received.len > 0 => {
                 match ControlMessage::parse(&bytes[..received.len]) {
-                    Ok(ControlMessage::Match(answer)) if desk.is_strangers(&answer) => {
+                    Ok(ControlMessage::Match(answer)) if agent_line.is_strangers(&answer) => {
                         // The stranger may have sent something by then.
                         received.fds().iter().copied().for_each(rights::close);
                         continue;
                     }
                     Ok(ControlMessage::Match(answer)) => {
-                        desk.meet(process, &answer, received.fds())
+                        agent_line.meet(process, &answer, received.fds())
                     }
-                    Ok(_) => desk.hang_up(),
+                    Ok(_) => agent_line.hang_up(),
                     Err(error) => {
                         crate::log!(Warn, "the agent makes no sense: {error}");
-                        desk.hang_up();
+                        agent_line.hang_up();
                     }
                 }
                 // Who keeps one has a copy.
@@ -82,7 +82,7 @@ pub(super) fn take_answers(process: &'static Home) {
             Err(Errno(libc::EAGAIN | libc::EINTR)) => return,
             // It has gone without having read all; what it has said comes behind.
             Err(Errno(libc::ECONNRESET)) => {}
-            Ok(_) | Err(_) => desk.hang_up(),
+            Ok(_) | Err(_) => agent_line.hang_up(),
         }
     }
 }
@@ -90,10 +90,10 @@ pub(super) fn take_answers(process: &'static Home) {
 /// Whether the other end of a connection is of a user with whom no memory is shared.
 pub(super) fn is_strangers(process: &Home, token: [u8; 16]) -> bool {
     let [first, _] = halves(&token);
-    process.tables.desk.strangers.iter().any(|known| known.load(Ordering::Relaxed) == first)
+    process.tables.agent_line.strangers.iter().any(|known| known.load(Ordering::Relaxed) == first)
 }
 
-impl Desk {
+impl AgentLine {
     /// Whether the other end of a connection of ours is of a user with whom no memory is shared; such
     /// connections are remembered.
     fn is_strangers(&self, answer: &Match) -> bool {

@@ -1,7 +1,7 @@
-//! A passage: one connection of a program, from the hand-over to its end.
+//! A session: one connection of a program, from the hand-over to its end.
 //!
 //! ```text
-//!             ┌── Meeting ── CLC on N; H is not read, so the program's bytes wait there
+//!             ┌── Rendezvous ── CLC on N; H is not read, so the program's bytes wait there
 //!             │      │ agreed                         │ declined
 //!             │      v                                v
 //!   broken    │   Moved                            Relayed
@@ -44,7 +44,7 @@ use sidestep_wire::lessons::Cause;
 use sidestep_wire::{AlertToken, Diagnosis};
 
 use crate::bytes::Kept;
-use crate::desk::Offer;
+use crate::control::Offer;
 use crate::foreign::Foreign;
 use crate::intake::{self, Intake};
 use crate::lent::{self, Ahead};
@@ -55,10 +55,10 @@ use crate::output;
 use crate::rivalry::Rivalry;
 use crate::status::{self, Mode, Totals};
 
-/// What passages share.
+/// What sessions share.
 pub(crate) struct World<'a> {
     pub(crate) host: &'a mut Host<Nic>,
-    /// Which passage has which of the host's connections.
+    /// Which session has which of the host's connections.
     pub(crate) owners: &'a mut HashMap<AlertToken, u64>,
     pub(crate) lessons: &'a Lessons,
     /// What connections to servers have carried by SMC-R, and by TCP.
@@ -70,7 +70,7 @@ pub(crate) struct World<'a> {
     pub(crate) now: Duration,
 }
 
-/// How it goes on with a passage.
+/// How it goes on with a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// When something happens.
@@ -81,7 +81,7 @@ pub(crate) enum Fate {
     Over(End),
 }
 
-/// How a passage ends.
+/// How a session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// H is closed when all on it has been read.
@@ -105,7 +105,7 @@ impl Ready {
 
 /// One connection of a program.
 #[derive(Debug)]
-pub(crate) struct Passage {
+pub(crate) struct Session {
     number: u64,
     uid: u32,
     /// Where the program has connected to, if it is the client.
@@ -124,14 +124,14 @@ pub(crate) struct Passage {
 
 #[derive(Debug)]
 enum Stage {
-    Meeting(Box<Meeting>),
+    Rendezvous(Box<Rendezvous>),
     Moved(Box<Moved>),
     Relayed(Box<Relayed>),
 }
 
 /// CLC is under way.
 #[derive(Debug)]
-struct Meeting {
+struct Rendezvous {
     exchange: Exchange,
     unsent: Kept,
 }
@@ -187,11 +187,11 @@ struct Leave {
 /// The connection cannot go on.
 struct Cut;
 
-impl Passage {
+impl Session {
     pub(crate) fn begin(number: u64, offer: Offer, h: TcpStream, exchange: Exchange) -> Self {
         let Offer { side, rmbe, connection, uid, .. } = offer;
         let server = (side == Side::Client).then(|| connection.peer_addr().ok()).flatten();
-        let meeting = Meeting { exchange, unsent: Kept::default() };
+        let rendezvous = Rendezvous { exchange, unsent: Kept::default() };
         Self {
             number,
             uid,
@@ -203,14 +203,14 @@ impl Passage {
             sizes: Sizes { rmbe, send_buffer: rmbe.min(SEND_BUFFER_MAX) },
             token: None,
             is_denied: false,
-            stage: Stage::Meeting(Box::new(meeting)),
+            stage: Stage::Rendezvous(Box::new(rendezvous)),
         }
     }
 
     /// One that comes to nothing, of which the peer has to be told.
     pub(crate) fn decline(&mut self, diagnosis: Diagnosis, now: Duration) {
-        if let Stage::Meeting(meeting) = &mut self.stage {
-            meeting.exchange.decline(diagnosis, now);
+        if let Stage::Rendezvous(rendezvous) = &mut self.stage {
+            rendezvous.exchange.decline(diagnosis, now);
         }
     }
 
@@ -241,7 +241,7 @@ impl Passage {
     pub(crate) fn status(&self, host: &Host<Nic>) -> status::Connection {
         let view = self.token.and_then(|token| host.connection(token));
         let (mode, reason) = match &self.stage {
-            Stage::Meeting(_) => (Mode::Deciding, None),
+            Stage::Rendezvous(_) => (Mode::Deciding, None),
             Stage::Moved(_) => (Mode::SmcR, None),
             Stage::Relayed(relayed) => (Mode::Tcp, Some((&relayed.fallback).into())),
         };
@@ -272,7 +272,7 @@ impl Passage {
     /// When it is to be looked after though nothing has happened.
     pub(crate) fn poll_timeout(&self) -> Option<Duration> {
         match &self.stage {
-            Stage::Meeting(meeting) => meeting.exchange.poll_timeout(),
+            Stage::Rendezvous(rendezvous) => rendezvous.exchange.poll_timeout(),
             Stage::Moved(moved) => moved.leave.map(|leave| leave.until),
             Stage::Relayed(_) => None,
         }
@@ -281,8 +281,8 @@ impl Passage {
     /// The host tells something of its connection.
     pub(crate) fn handle_event(&mut self, event: EngineEvent, now: Duration) {
         match (&mut self.stage, event) {
-            (Stage::Meeting(meeting), event) => {
-                let exchange = &mut meeting.exchange;
+            (Stage::Rendezvous(rendezvous), event) => {
+                let exchange = &mut rendezvous.exchange;
                 match event {
                     EngineEvent::Introduce(_, message) => exchange.introduce(&message, now),
                     EngineEvent::Declined(_, diagnosis) => exchange.decline(diagnosis, now),
@@ -308,7 +308,7 @@ impl Passage {
     pub(crate) fn advance(&mut self, world: &mut World<'_>) -> Fate {
         let fate = match &self.stage {
             _ if self.is_denied => Fate::Over(End::ResetBoth),
-            Stage::Meeting(_) => self.meet(world),
+            Stage::Rendezvous(_) => self.meet(world),
             Stage::Moved(_) => self.carry(world),
             Stage::Relayed(_) => self.relay(world),
         };
@@ -338,25 +338,25 @@ impl Passage {
     }
 }
 
-// ---- Meeting ------------------------------------------------------------------------------------
+// ---- Rendezvous ------------------------------------------------------------------------------------
 
-impl Passage {
+impl Session {
     fn meet(&mut self, world: &mut World<'_>) -> Fate {
         loop {
-            let Stage::Meeting(meeting) = &mut self.stage else { return Fate::HasMore };
-            if meeting.exchange.poll_timeout().is_some_and(|due| due <= world.now) {
-                meeting.exchange.handle_timeout(world.now);
+            let Stage::Rendezvous(rendezvous) = &mut self.stage else { return Fate::HasMore };
+            if rendezvous.exchange.poll_timeout().is_some_and(|due| due <= world.now) {
+                rendezvous.exchange.handle_timeout(world.now);
             }
-            if !meeting.flush(&self.n, &mut self.n_is) {
+            if !rendezvous.flush(&self.n, &mut self.n_is) {
                 return Fate::Waits;
             }
-            if let Some(event) = meeting.exchange.poll_event() {
+            if let Some(event) = rendezvous.exchange.poll_event() {
                 if let Some(fate) = self.heed(event, world) {
                     return fate;
                 }
                 continue;
             }
-            if !meeting.read(&self.n, &mut self.n_is, world) {
+            if !rendezvous.read(&self.n, &mut self.n_is, world) {
                 return Fate::Waits;
             }
         }
@@ -407,8 +407,8 @@ impl Passage {
                 world.owners.insert(token, self.number);
             }
             Err(diagnosis) => {
-                if let Stage::Meeting(meeting) = &mut self.stage {
-                    meeting.exchange.decline(diagnosis, world.now);
+                if let Stage::Rendezvous(rendezvous) = &mut self.stage {
+                    rendezvous.exchange.decline(diagnosis, world.now);
                 }
             }
         }
@@ -500,8 +500,9 @@ impl Passage {
         let [outward, inward] = [Direction::default(), Direction::default()];
         let relayed = Relayed { outward, inward, exchange: None, fallback };
         let before = mem::replace(&mut self.stage, Stage::Relayed(Box::new(relayed)));
-        if let (Stage::Relayed(relayed), Stage::Meeting(meeting)) = (&mut self.stage, before) {
-            relayed.exchange = Some(meeting.exchange);
+        if let (Stage::Relayed(relayed), Stage::Rendezvous(rendezvous)) = (&mut self.stage, before)
+        {
+            relayed.exchange = Some(rendezvous.exchange);
             // No other process reads it, so an urgent byte is to come in line. If it cannot be, the
             // connection has failed, and says so.
             let _ = sockopt::set_socket_oobinline(&self.n, true);
@@ -550,7 +551,7 @@ fn has_passed(fallback: &Fallback) -> bool {
     [Diagnosis::NOACTLINK, Diagnosis::SYNCERR].contains(&fallback.diagnosis())
 }
 
-impl Meeting {
+impl Rendezvous {
     /// Sends what is to be sent. False: not all of it could be.
     fn flush(&mut self, n: &TcpStream, n_is: &mut Ready) -> bool {
         while let Some(message) = self.exchange.poll_transmit() {
@@ -799,7 +800,7 @@ fn pass_on(
     }
 }
 
-impl Passage {
+impl Session {
     fn carry(&mut self, world: &mut World<'_>) -> Fate {
         let Self { n, h, n_is, h_is, .. } = self;
         let Stage::Moved(moved) = &mut self.stage else { return Fate::HasMore };
@@ -826,7 +827,7 @@ impl Passage {
 
 // ---- Relayed ------------------------------------------------------------------------------------
 
-impl Passage {
+impl Session {
     fn relay(&mut self, world: &mut World<'_>) -> Fate {
         let Self { n, h, n_is, h_is, stage, .. } = self;
         let Stage::Relayed(relayed) = stage else { return Fate::HasMore };

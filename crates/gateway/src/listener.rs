@@ -1,4 +1,4 @@
-//! The door: the TCP port at which H comes in, and where the two halves of a passage meet.
+//! The data listener: the TCP port at which H comes in, and where the two halves of a session meet.
 //!
 //! H is known by the port that it comes from. Whose it is the kernel tells, and only what the same
 //! user hands over goes with it: no user can have another one's bytes sent elsewhere.
@@ -16,7 +16,7 @@ use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use rustix::io::Errno;
 use rustix::net::{self, sockopt};
 
-use crate::desk::Offer;
+use crate::control::Offer;
 use crate::limits::{AT_ONCE, BACKLOG, OTHER_HALF_PATIENCE, WAITING_MAX};
 use crate::netlink;
 use crate::poller::{Poller, Source};
@@ -98,7 +98,7 @@ impl<T> Waiting<T> {
 
 /// The listening socket, and what waits.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct Listener {
     listener: TcpListener,
     port: u16,
     spare: Spare,
@@ -106,7 +106,7 @@ pub(crate) struct Door {
     offers: Waiting<Offer>,
 }
 
-impl Door {
+impl Listener {
     pub(crate) fn open(poller: &Poller) -> io::Result<Self> {
         let listener = TcpListener::bind((LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
@@ -135,7 +135,7 @@ impl Door {
     }
 
     fn with(listener: TcpListener, poller: &Poller) -> io::Result<Self> {
-        poller.watch(&listener, Source::Door)?;
+        poller.watch(&listener, Source::Listener)?;
         let port = listener.local_addr()?.port();
         let (callers, offers) = (Waiting::new(), Waiting::new());
         Ok(Self { listener, port, spare: Spare::new(), callers, offers })

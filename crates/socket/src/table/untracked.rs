@@ -1,13 +1,13 @@
-//! Young connections: nothing is decided about them, and nothing is kept but a few words.
+//! Untracked connections: nothing is decided about them, and nothing is kept but a few words.
 //!
 //! A program that opens a connection for each request is to pay no more for us than a few
 //! instructions, and neither a slot nor a socket object fills its caches. So all that is known
-//! is in the place of the descriptor, a cache line of the state ([`sidestep_device::young`]),
+//! is in the place of the descriptor, a cache line of the state ([`sidestep_device::untracked`]),
 //! where the end is counted as well.
 //!
 //! ```text
 //!   socket     fresh ──┐
-//!   connect, accept    ├──> young ── close: counted, forgotten
+//!   connect, accept    ├──> untracked ── close: counted, forgotten
 //!                      │      │
 //!                      └──────┴── 16 messages, 64 KiB, or a call that needs more than
 //!                                 send, receive and close: an object and a slot
@@ -22,14 +22,14 @@ use crate::process::pool::SharedLock;
 use crate::table::plain::Noted;
 use crate::table::{candidate, descriptors, places};
 use sidestep_device::lock::Lock;
-use sidestep_device::young::{Direction, Inside};
+use sidestep_device::untracked::{Direction, Inside};
 use sidestep_proto::autosmc;
 
-const _: () = assert!(sidestep_device::young::MESSAGES == autosmc::MESSAGES);
+const _: () = assert!(sidestep_device::untracked::MESSAGES == autosmc::MESSAGES);
 
-const _: () = assert!(sidestep_device::young::BYTES == autosmc::BYTES);
+const _: () = assert!(sidestep_device::untracked::BYTES == autosmc::BYTES);
 
-/// Makes the program's own call on a young connection, if the place of the descriptor says that it is
+/// Makes the program's own call on an untracked connection, if the place of the descriptor says that it is
 /// one. `None`: it is none, or not any more.
 #[inline]
 pub fn send(fd: i32, plain: impl Fn() -> isize) -> Option<isize> {

@@ -1,12 +1,12 @@
-//! How young connections begin: see [`bare`](crate::table::bare).
+//! How untracked connections begin: see [`untracked`](crate::table::untracked).
 
 use crate::process::options::{self, Promotion};
 use crate::process::{home, loan, unseen};
-use crate::program::{growth, life};
+use crate::program::{life, tracking};
 use crate::rendezvous::{listeners, tcp_option};
 use crate::table::sock::Sock;
 use crate::table::{descriptors, places};
-use sidestep_device::young::{About, Stage};
+use sidestep_device::untracked::{About, Stage};
 
 /// A socket was made that is not connected. Not by the child of a `vfork`, whose number may be
 /// another socket's in this table.
@@ -18,7 +18,7 @@ pub fn note_fresh(fd: i32) {
     match places::place(fd) {
         Some(place) => {
             place.begin_fresh();
-            descriptors::forget_entry(descriptors::insert_bare(fd, &growth::GROWTH), -1);
+            descriptors::forget_entry(descriptors::insert_untracked(fd, &tracking::TRACKING), -1);
         }
         None => _ = life::register(fd, false, false),
     }
@@ -32,7 +32,7 @@ pub fn may_connect(fd: i32) -> bool {
 }
 
 pub(crate) fn is_fresh(fd: i32) -> bool {
-    descriptors::is_bare(fd) && places::stage(fd) == Some(Stage::Fresh)
+    descriptors::is_untracked(fd) && places::stage(fd) == Some(Stage::Fresh)
 }
 
 /// A socket was connected to a server at this port. False: it has, or needs, an object.
@@ -53,16 +53,16 @@ pub fn begin_server(fd: i32, known: Option<&Sock>, listener: i32) -> bool {
 
 pub(crate) fn begin(fd: i32, about: About) -> bool {
     listeners::follow_settings();
-    let Some(process) = home::current().filter(|_| may_be_young()) else { return false };
-    if !process.state.young(fd).is_some_and(|place| place.open(about)) {
+    let Some(process) = home::current().filter(|_| may_be_untracked()) else { return false };
+    if !process.state.untracked(fd).is_some_and(|place| place.open(about)) {
         return false;
     }
-    process.note_young(fd);
-    descriptors::forget_entry(descriptors::insert_bare(fd, &growth::GROWTH), -1);
+    process.note_untracked(fd);
+    descriptors::forget_entry(descriptors::insert_untracked(fd, &tracking::TRACKING), -1);
     true
 }
 
-fn may_be_young() -> bool {
+fn may_be_untracked() -> bool {
     let options = options::current();
     options.smc
         && options.promotion == Promotion::Lazy
@@ -76,16 +76,16 @@ mod tests {
     use crate::process::home;
     use crate::process::home::tests::alone;
     use crate::program::life;
-    use crate::table::bare::{count, enter, receive, send};
     use crate::table::descriptors;
+    use crate::table::untracked::{count, enter, receive, send};
 
     use crate::table::sock::{Phase, Sock};
     use core::sync::atomic::Ordering;
-    use sidestep_device::young::{Direction, Stage};
+    use sidestep_device::untracked::{Direction, Stage};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
 
-    /// A connection that is young.
+    /// A connection that is untracked.
     fn connect() -> (TcpStream, i32) {
         assert!(home::current().is_some(), "an earlier connection has made it");
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -93,7 +93,7 @@ mod tests {
         let stream = TcpStream::connect(server).unwrap();
         let fd = stream.as_raw_fd();
         note_fresh(fd);
-        assert!(begin_client(fd, server.port()) && places::stage(fd) == Some(Stage::Young));
+        assert!(begin_client(fd, server.port()) && places::stage(fd) == Some(Stage::Untracked));
         (stream, fd)
     }
 
@@ -122,12 +122,12 @@ mod tests {
         }
         assert_eq!(receive(fd, libc::MSG_PEEK, || 9), Some(9), "does not count");
         assert_eq!(receive(fd, 0, || -1), Some(-1), "does not either");
-        let young = places::place(fd).unwrap();
-        assert_eq!(young.traffic().sent.messages, 15);
+        let untracked = places::place(fd).unwrap();
+        assert_eq!(untracked.traffic().sent.messages, 15);
         assert!(descriptors::object(fd).is_none());
         close(stream);
         assert!(places::stage(fd).is_none() && !descriptors::is_ours(fd));
-        assert!(young.look().1.is_some_and(|ended| ended.traffic.sent.messages == 15));
+        assert!(untracked.look().1.is_some_and(|ended| ended.traffic.sent.messages == 15));
     }
 
     #[test]
@@ -152,9 +152,9 @@ mod tests {
         let (stream, fd) = connect();
         let (inside, _noted) = enter(fd).unwrap();
         let sock = descriptors::sock(fd).expect("grown up");
-        assert!(sock.has_young_calls());
+        assert!(sock.has_untracked_calls());
         count(fd, inside, Direction::Received, 7);
-        assert!(!sock.has_young_calls());
+        assert!(!sock.has_untracked_calls());
         assert_eq!(carried(&sock), [0, 0, 1, 7]);
         drop(sock);
         close(stream);

@@ -1,10 +1,10 @@
-//! The desk: the UNIX socket at which libraries hand connections over.
+//! The control socket: the UNIX socket at which libraries hand connections over.
 //!
 //! Anybody in the network namespace may call. The kernel says who it is; a message has a fixed form
 //! and one connection beside it, and a caller that says anything else is hung up on. No caller is waited for.
 //!
-//! What is handed over is a claim, too: it becomes a passage only together with a connection to the
-//! [door](crate::door) that the kernel says is the same user's.
+//! What is handed over is a claim, too: it becomes a session only together with a connection to the
+//! [listener](crate::listener) that the kernel says is the same user's.
 
 use std::collections::HashMap;
 use std::io::{self, IoSliceMut};
@@ -36,7 +36,7 @@ use crate::status::{Status, say};
 /// In the place of a user whom the kernel does not tell.
 const NOBODY: u32 = 65_534;
 
-/// What is said at the desk.
+/// What is said at the control socket.
 #[derive(Debug)]
 pub(crate) enum Request {
     /// See to this connection.
@@ -72,7 +72,7 @@ struct Line {
 
 /// The listening socket, and who has called.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct ControlSocket {
     listener: OwnedFd,
     spare: Spare,
     /// Where H is to come to; `None`: nothing is taken any more, and displays alone call.
@@ -81,7 +81,7 @@ pub(crate) struct Desk {
     last_line: u64,
 }
 
-impl Desk {
+impl ControlSocket {
     /// Begins to listen. H is to come to this port of 127.0.0.1.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl Desk {
     }
 
     fn with(listener: OwnedFd, port: Option<u16>, poller: &Poller) -> io::Result<Self> {
-        poller.watch(&listener, Source::Desk)?;
+        poller.watch(&listener, Source::ControlSocket)?;
         Ok(Self { listener, spare: Spare::new(), port, lines: HashMap::new(), last_line: 0 })
     }
 }
@@ -130,7 +130,7 @@ fn listen(name: &[u8]) -> io::Result<OwnedFd> {
     Ok(listener)
 }
 
-impl Desk {
+impl ControlSocket {
     /// Takes calls. Who calls is given what connections have taught.
     pub(crate) fn welcome(&mut self, poller: &Poller, lessons: BorrowedFd<'_>, now: Duration) {
         for _ in 0..AT_ONCE {
@@ -153,7 +153,7 @@ impl Desk {
             return log::warn!("user {uid} has sent what cannot be closed, and is not served");
         }
         if self.lines.values().filter(|line| line.uid == uid).count() >= LINES_OF_USER_MAX {
-            log::warn!("user {uid} has {LINES_OF_USER_MAX} processes at the desk, and no more");
+            log::warn!("user {uid} has {LINES_OF_USER_MAX} processes at the control, and no more");
             return;
         }
         if self.lines.len() >= LINES_MAX {
@@ -235,7 +235,7 @@ impl Desk {
     }
 }
 
-impl Desk {
+impl ControlSocket {
     /// Answers the caller that has asked for it. No caller is waited for: one without room for the answer has none.
     pub(crate) fn tell(&self, number: u64, status: &Status) {
         let Some(line) = self.lines.get(&number) else { return };

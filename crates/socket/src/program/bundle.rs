@@ -1,12 +1,12 @@
-//! Parcels: a connection in shared memory goes to another program.
+//! Bundles: a connection in shared memory goes to another program.
 //!
 //! `exec` leaves a program its descriptors and takes its memory away, and a program
 //! that gets a descriptor by `SCM_RIGHTS` never had the memory. The TCP socket alone
-//! carries nothing but bells. So what is handed over in its place is a *parcel*: a UNIX
+//! carries nothing but bells. So what is handed over in its place is a *bundle*: a UNIX
 //! socket in whose queue lie the TCP socket and the files of the connection.
 //!
 //! ```text
-//!   fd ──> parcel, bound to "sidestep/1/parcel/<slot>/<peer>/<number>"
+//!   fd ──> bundle, bound to "sidestep/1/bundle/<slot>/<peer>/<number>"
 //!            └── queue: one message without a byte, and beside it
 //!                TCP socket | state, wake | our slab, the peer's slab, its wake
 //! ```
@@ -18,7 +18,7 @@
 //!   writes, because its other end was closed with a byte unread.
 //! * The sender need not know which of the two it will be, nor live until then. The
 //!   kernel counts references as it would have counted those of the TCP socket: when
-//!   the last program that has the parcel closes it, the connection ends.
+//!   the last program that has the bundle closes it, the connection ends.
 //!
 //! The name is free again at that moment. So a process that lets go of a connection can ask
 //! whether it is under way ([`Home::is_under_way`]), and keep its slot.
@@ -30,10 +30,10 @@ use crate::process::owner::Held;
 use crate::process::pool::SharedLock;
 use crate::process::tcp::{self, socket_cookie};
 use crate::process::{loan, past_libc, unseen};
-use crate::program::{dead_end, growth, hand_over, life};
+use crate::program::{dead_end, hand_over, life, tracking};
 use crate::rendezvous::passed;
 use crate::table::conn::Conn;
-use crate::table::passage::Passage;
+use crate::table::session::Session;
 use crate::table::sock::{Phase, Sock};
 use crate::table::{descriptors, file};
 use arrayvec::ArrayVec;
@@ -44,14 +44,14 @@ use sidestep_device::stamp::OTHER_VERSION;
 use sidestep_device::state::{Slot, flag, mode};
 use sidestep_device::sys::{self, Errno, Received, UnixName};
 use sidestep_proto::fallback::{ProgramDid, Reason};
-use sidestep_wire::host_control::Parcel;
+use sidestep_wire::host_control::Bundle;
 
 /// Descriptors beside a message: `SCM_MAX_FD` of the kernel.
 const RIGHTS_MAX: usize = 253;
 /// Bytes of control messages that are looked into: those descriptors, and credentials.
 const CONTROL_MAX: usize = 1280;
 
-/// Makes a parcel of a connection; `fd` is one of its descriptors. A socket that only
+/// Makes a bundle of a connection; `fd` is one of its descriptors. A socket that only
 /// says ECONNRESET if that cannot be done.
 fn pack(sock: &Sock, conn: &Conn, fd: i32) -> Option<i32> {
     dead_end::dead_end(|pair| {
@@ -61,7 +61,7 @@ fn pack(sock: &Sock, conn: &Conn, fd: i32) -> Option<i32> {
     })
 }
 
-fn fill(sock: &Sock, conn: &Conn, [parcel, other]: [i32; 2], fd: i32) -> Option<()> {
+fn fill(sock: &Sock, conn: &Conn, [bundle, other]: [i32; 2], fd: i32) -> Option<()> {
     let home = sock.home()?;
     let [our_slab, their_slab, their_wake] = conn.group.files()?;
     let files = [home.state_fd, home.wake_fd, our_slab, their_slab, their_wake];
@@ -75,10 +75,10 @@ fn fill(sock: &Sock, conn: &Conn, [parcel, other]: [i32; 2], fd: i32) -> Option<
     let mut number = [0; 8];
     sys::random(&mut number).ok()?;
     let number = u64::from_ne_bytes(number) | 1;
-    let label = Parcel { slot: sock.slot_index() as u32, peer: conn.group.peer, number };
-    sys::bind_unix(parcel, &UnixName::new(&label.name())).ok()?;
+    let label = Bundle { slot: sock.slot_index() as u32, peer: conn.group.peer, number };
+    sys::bind_unix(bundle, &UnixName::new(&label.name())).ok()?;
     sys::send_fds(other, &beside).ok()?;
-    conn.slot.parcel.store(number, Ordering::Release);
+    conn.slot.bundle.store(number, Ordering::Release);
     Some(())
 }
 
@@ -86,9 +86,9 @@ fn fill(sock: &Sock, conn: &Conn, [parcel, other]: [i32; 2], fd: i32) -> Option<
 enum Found {
     /// Nothing.
     Nothing,
-    /// A parcel, or what was meant to be one, and what its name says.
-    Parcel(Option<Parcel>),
-    /// The TCP socket of a connection in shared memory, out of its parcel.
+    /// A bundle, or what was meant to be one, and what its name says.
+    Bundle(Option<Bundle>),
+    /// The TCP socket of a connection in shared memory, out of its bundle.
     Stray,
     /// The TCP socket of a connection that was passed on undecided.
     Given,
@@ -99,7 +99,7 @@ enum Found {
 fn look_at(fd: i32) -> Found {
     let Ok((storage, len)) = sys::socket_name(fd, false) else { return Found::Nothing };
     match UnixName::in_storage(&storage, len) {
-        Some(name) if Parcel::is_name(name) => Found::Parcel(Parcel::from_name(name)),
+        Some(name) if Bundle::is_name(name) => Found::Bundle(Bundle::from_name(name)),
         None if kept_options::is_marked(fd) => Found::Stray,
         None if kept_options::is_given(fd) => Found::Given,
         None if is_listening(fd) => Found::Listener,
@@ -111,11 +111,11 @@ fn is_listening(fd: i32) -> bool {
     sys::socket_option::<i32>(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1)
 }
 
-/// The descriptors in a parcel. Its sender must be of our user, or root.
+/// The descriptors in a bundle. Its sender must be of our user, or root.
 fn open(fd: i32) -> Option<Received> {
     let sender: libc::ucred = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_PEERCRED).ok()?;
     if ![sys::uid(), sys::effective_uid(), 0].contains(&sender.uid) {
-        crate::log!(Warn, "a parcel of user {} is not opened", sender.uid);
+        crate::log!(Warn, "a bundle of user {} is not opened", sender.uid);
         return None;
     }
     match sys::peek_fds(fd) {
@@ -125,9 +125,9 @@ fn open(fd: i32) -> Option<Received> {
     }
 }
 
-/// Puts the connection in the place of its parcel. It stays a parcel in a program that
+/// Puts the connection in the place of its bundle. It stays a bundle in a program that
 /// would use it unseen, and wait for ever: better a reset.
-fn unpack(fd: i32, label: Option<Parcel>) {
+fn unpack(fd: i32, label: Option<Bundle>) {
     if past_libc::is_found() {
         return crate::log!(Warn, "descriptor {fd} would be used past libc, and is reset");
     }
@@ -154,7 +154,7 @@ fn unpack(fd: i32, label: Option<Parcel>) {
     content.close_fds();
 }
 
-/// Puts a socket that says ECONNRESET under a number. (A parcel that was looked into has said it
+/// Puts a socket that says ECONNRESET under a number. (A bundle that was looked into has said it
 /// already, to us.)
 fn put_dead_end(fd: i32) {
     if let Some(end) = dead_end::dead_end(|_| ()) {
@@ -163,7 +163,7 @@ fn put_dead_end(fd: i32) {
     }
 }
 
-/// The TCP socket of a connection in shared memory that has come to us without a parcel:
+/// The TCP socket of a connection in shared memory that has come to us without a bundle:
 /// by calls that the library does not see, or with one beside it. It is served if we know the
 /// connection; what it carries is no stream of bytes, so otherwise it is no more.
 fn settle_stray(fd: i32) {
@@ -181,7 +181,7 @@ pub(crate) fn give_up(fd: i32) {
     put_dead_end(fd);
 }
 
-/// Puts a TCP socket under the number of the parcel it came in.
+/// Puts a TCP socket under the number of the bundle it came in.
 fn take_place(fd: i32, tcp: i32, sock: Option<&'static Sock>) {
     let flags = sys::fcntl(fd, libc::F_GETFD, 0).unwrap_or(0) as i32;
     if sys::dup_onto(tcp, fd, flags & libc::FD_CLOEXEC != 0).is_ok()
@@ -205,7 +205,7 @@ pub(crate) fn reset_lock() {
 ///
 /// # Errors
 /// [`OTHER_VERSION`], or `EINVAL` where they are not, or as the kernel says.
-fn adopt(label: &Parcel, tcp: i32, files: &[i32]) -> sys::Result<&'static Sock> {
+fn adopt(label: &Bundle, tcp: i32, files: &[i32]) -> sys::Result<&'static Sock> {
     const NOT_IT: Errno = Errno(libc::EINVAL);
     let (&[state, wake, our_slab, their_slab, their_wake], line) =
         files.split_first_chunk().ok_or(NOT_IT)?;
@@ -241,8 +241,8 @@ fn adopt(label: &Parcel, tcp: i32, files: &[i32]) -> sys::Result<&'static Sock> 
     let is_first = slot.holders.load(Ordering::SeqCst) == 0;
     let conn = Conn { slot, mine, theirs: peer, outgoing, incoming, group, peer_slot };
     let sock = life::receive(home, index, conn).ok_or(Errno(libc::ENOMEM))?;
-    if let Some(passage) = Passage::of_slot(slot, tcp) {
-        sock.set_passage(passage);
+    if let Some(session) = Session::of_slot(slot, tcp) {
+        sock.set_session(session);
     }
     settle_in(&conn, tcp, is_first);
     Ok(sock)
@@ -276,13 +276,13 @@ fn settle_in(conn: &Conn, tcp: i32, is_first: bool) {
 
 /// When a program begins: goes on with the connections that it was given. Calls
 /// `adopted` with each descriptor. (One that lies beyond a gap of [`sys::GAP`] numbers is
-/// not looked for, and stays a parcel: every program begins here, and few find anything.)
+/// not looked for, and stays a bundle: every program begins here, and few find anything.)
 pub fn adopt_inherited(mut adopted: impl FnMut(i32)) {
     let mut beside = [-1; BESIDE_MAX];
     let mut free = beside.iter_mut();
     let mut any_strays = false;
     sys::for_each_open_before_gap(|fd| match look_at(fd) {
-        Found::Parcel(label) => {
+        Found::Bundle(label) => {
             let is_beside = lies_beside(fd);
             unpack(fd, label);
             match Some(()).filter(|_| is_beside).and_then(|_| free.next()) {
@@ -313,8 +313,8 @@ pub fn adopt_inherited(mut adopted: impl FnMut(i32)) {
 /// can name by one digit.
 const BESIDE_MAX: usize = 10;
 
-/// Parcels that lie beside the descriptors of connections, for the time of a call that
-/// begins a program in a way that we do not see. Such a parcel says so by `O_NONBLOCK`.
+/// Bundles that lie beside the descriptors of connections, for the time of a call that
+/// begins a program in a way that we do not see. Such a bundle says so by `O_NONBLOCK`.
 pub struct Beside([i32; BESIDE_MAX]);
 
 impl Beside {
@@ -326,11 +326,11 @@ impl Beside {
         for (fd, place) in (0..).zip(&mut all) {
             if descriptors::is_ours(fd)
                 && stays_open(fd)
-                && let Some(parcel) = pack_one(fd).and_then(at_hidden_number)
+                && let Some(bundle) = pack_one(fd).and_then(at_hidden_number)
             {
-                let _ = sys::fcntl(parcel, libc::F_SETFL, libc::O_NONBLOCK as usize);
-                let _ = sys::fcntl(parcel, libc::F_SETFD, 0);
-                *place = parcel;
+                let _ = sys::fcntl(bundle, libc::F_SETFL, libc::O_NONBLOCK as usize);
+                let _ = sys::fcntl(bundle, libc::F_SETFD, 0);
+                *place = bundle;
             }
         }
         Self(all)
@@ -343,19 +343,19 @@ impl Drop for Beside {
     }
 }
 
-/// Whether a parcel is one of [`Beside`].
+/// Whether a bundle is one of [`Beside`].
 fn lies_beside(fd: i32) -> bool {
     sys::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags as i32 & libc::O_NONBLOCK != 0)
 }
 
-/// A parcel of the connection behind a descriptor, if it is in shared memory.
+/// A bundle of the connection behind a descriptor, if it is in shared memory.
 fn pack_one(fd: i32) -> Option<i32> {
     let sock = descriptors::sock(fd)?;
     pack(&sock, sock.conn()?, fd)
 }
 
 /// What another program is given in the place of a connection, if it is not the TCP socket: a
-/// parcel, or a socket that says ECONNRESET if it is not known yet to which end the next byte belongs.
+/// bundle, or a socket that says ECONNRESET if it is not known yet to which end the next byte belongs.
 fn stand_in(sock: &Sock, fd: i32) -> Option<i32> {
     if sock.phase() == Phase::Offered {
         crate::log!(Warn, "a connection that is being made cannot go to another program");
@@ -387,9 +387,9 @@ pub fn give_plain(fd: i32) {
 /// A program begins that is given every descriptor that stays open, whether it wants them or
 /// not: what [`give_plain`] says of one.
 pub fn give_all_plain() {
-    descriptors::for_each_bare(|fd| {
+    descriptors::for_each_untracked(|fd| {
         if stays_open(fd) {
-            growth::grow_up(fd);
+            tracking::track(fd);
         }
     });
     descriptors::for_each_sock(|fd, sock| {
@@ -414,7 +414,7 @@ fn stays_open(fd: i32) -> bool {
     sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags == 0)
 }
 
-/// Before `exec`: puts parcels in the place of connections that stay open, and lets go of
+/// Before `exec`: puts bundles in the place of connections that stay open, and lets go of
 /// the others. In the child of a `vfork`, too: its descriptors are its own, and its
 /// parent's table is left as it is.
 pub fn before_exec() {
@@ -461,7 +461,7 @@ fn hand_over(fd: i32, is_borrowed: bool) {
 /// A connection that was not decided is used by another program as well, or alone, which
 /// knows it as TCP.
 fn leave_to_others(sock: &Sock) {
-    if matches!(sock.phase(), Phase::Candidate | Phase::Meeting) {
+    if matches!(sock.phase(), Phase::Candidate | Phase::Rendezvous) {
         sock.stay_plain(Reason::Program(ProgramDid::HandedOver));
     }
 }
@@ -490,7 +490,7 @@ pub fn after_failed_exec() {
         return;
     }
     sys::for_each_open(|fd| {
-        if matches!(look_at(fd), Found::Parcel(_))
+        if matches!(look_at(fd), Found::Bundle(_))
             && let Some(content) = open(fd)
         {
             if let Some(tcp) = content.fds().first() {
@@ -546,7 +546,7 @@ fn sock_behind(fd: i32, table_is_old: bool) -> Option<&'static Sock> {
 #[repr(align(8))]
 struct Control([u8; CONTROL_MAX]);
 
-/// Sends a message by `send`, with parcels in the place of descriptors of connections in
+/// Sends a message by `send`, with bundles in the place of descriptors of connections in
 /// shared memory. `control` is what the header names beside the message.
 pub fn send_rights(
     header: &libc::msghdr,
@@ -566,20 +566,20 @@ pub fn send_rights(
     }
     let mut changed = Control([0; CONTROL_MAX]);
     changed.0[..copied.len()].copy_from_slice(copied);
-    let mut parcels = ArrayVec::<i32, RIGHTS_MAX>::new();
+    let mut bundles = ArrayVec::<i32, RIGHTS_MAX>::new();
     for (place, fd) in rights() {
-        if let Some(parcel) = descriptors::sock(fd).and_then(|sock| stand_in(&sock, fd)) {
-            changed.0[place..][..size_of::<i32>()].copy_from_slice(&parcel.to_ne_bytes());
+        if let Some(bundle) = descriptors::sock(fd).and_then(|sock| stand_in(&sock, fd)) {
+            changed.0[place..][..size_of::<i32>()].copy_from_slice(&bundle.to_ne_bytes());
             // The kernel refuses a message with more.
-            parcels.try_push(parcel).unwrap_or_else(|_| sys::close_number(parcel));
+            bundles.try_push(bundle).unwrap_or_else(|_| sys::close_number(bundle));
         } else {
             passed::offer(fd);
         }
     }
-    let mut with_parcels = *header;
-    with_parcels.msg_control = changed.0.as_mut_ptr().cast();
-    let result = send(&with_parcels);
-    parcels.into_iter().for_each(sys::close_number);
+    let mut with_bundles = *header;
+    with_bundles.msg_control = changed.0.as_mut_ptr().cast();
+    let result = send(&with_bundles);
+    bundles.into_iter().for_each(sys::close_number);
     let settle = if result >= 0 { give_plain } else { passed::withdraw };
     rights().for_each(|(_, fd)| settle(fd));
     result
@@ -590,7 +590,7 @@ pub fn receive_rights(control: &[u8]) {
     for (_, fd) in program::rights(control) {
         life::forget_number(fd);
         match look_at(fd) {
-            Found::Parcel(label) => unpack(fd, label),
+            Found::Bundle(label) => unpack(fd, label),
             Found::Stray => settle_stray(fd),
             Found::Given => take_up(fd),
             Found::Listener => _ = life::recognise_listener(fd),

@@ -1,4 +1,4 @@
-//! Young connections: those that have not shown yet that they live long enough to be moved.
+//! Untracked connections: those that have not shown yet that they live long enough to be moved.
 //!
 //! Many a program opens a connection for one request and closes it. Until a connection has
 //! outlived the first patience of AUTOSMC ([`MESSAGES`], [`BYTES`]) all that is kept of it is
@@ -11,10 +11,10 @@
 //!   ended            those before it that were alike: how many, when last, what they carried
 //! ```
 //!
-//! It grows up when more is needed: a slot, a socket object. Then it could move, and a call
+//! It is tracked when more is needed: a slot, a socket object. Then it could move, and a call
 //! that still sends or receives by TCP must not find itself beside a ring. So each call is
-//! *inside* while it lasts. [`Young::grow`] and [`Young::enter`] change one word: a call
-//! either comes before, and is seen [inside](Young::is_in_use) until it has returned, or it
+//! *inside* while it lasts. [`Untracked::grow`] and [`Untracked::enter`] change one word: a call
+//! either comes before, and is seen [inside](Untracked::is_in_use) until it has returned, or it
 //! comes after, and turns back. Whoever lets it grow moves nothing before the place is empty.
 //!
 //! The connections of a descriptor are mostly alike: the same server, the same messages. So one
@@ -28,11 +28,11 @@ use crate::sizes;
 use crate::sync::{AtomicU64, Ordering, fence};
 use sidestep_derive::Shared;
 
-/// Descriptors below this may lead to a young connection.
-pub const YOUNG_MAX: usize = 16_384;
-/// A connection of so many messages, both directions together, is not young.
+/// Descriptors below this may lead to an untracked connection.
+pub const UNTRACKED_MAX: usize = 16_384;
+/// A connection of so many messages, both directions together, is not untracked.
 pub const MESSAGES: u64 = 16;
-/// A connection of so many bytes, both directions together, is not young.
+/// A connection of so many bytes, both directions together, is not untracked.
 pub const BYTES: u64 = 64 << 10;
 
 /// Seconds of a period of the history, in which ends can be counted together.
@@ -43,7 +43,7 @@ const _: () = assert!(PERIOD == history::PERIOD);
 /// The place of a descriptor: a cache line, as its neighbours are other threads'.
 #[derive(Shared)]
 #[repr(C, align(64))]
-pub struct Young {
+pub struct Untracked {
     about: AtomicU64,
     traffic: AtomicU64,
     sent: AtomicU64,
@@ -71,8 +71,8 @@ struct Ended {
 pub enum Stage {
     /// A socket that is not connected.
     Fresh,
-    /// A young connection, or one of which an object is being made.
-    Young,
+    /// An untracked connection, or one of which an object is being made.
+    Untracked,
 }
 
 /// What there was to end at a place.
@@ -172,7 +172,7 @@ const LAST_AT: u32 = 32;
 // Their bytes fit into the halves of a word.
 const _: () = assert!(CONNECTIONS_BITS + BYTES_BITS <= 32);
 
-/// Looks of [`Young::look`] at a place that changes: one that stays so is that of a process
+/// Looks of [`Untracked::look`] at a place that changes: one that stays so is that of a process
 /// that has died in the middle.
 const LOOKS_MAX: usize = 64;
 
@@ -197,7 +197,7 @@ fn bytes(word: u64, direction: Direction) -> u64 {
     part(word, direction.index() * BYTES_BITS, BYTES_BITS)
 }
 
-/// The word with one more message, if the connection stays young with it.
+/// The word with one more message, if the connection stays untracked with it.
 fn with(word: u64, direction: Direction, len: u64) -> Option<u64> {
     let both =
         |of: fn(u64, Direction) -> u64| of(word, Direction::Sent) + of(word, Direction::Received);
@@ -209,7 +209,7 @@ fn with(word: u64, direction: Direction, len: u64) -> Option<u64> {
     stays.then(|| word + one + (len << (direction.index() * BYTES_BITS)))
 }
 
-impl Young {
+impl Untracked {
     /// There is a socket that is not connected.
     pub fn begin_fresh(&self) {
         self.about.store(IS_FRESH, Ordering::Relaxed);
@@ -222,7 +222,7 @@ impl Young {
         match self.about.load(Ordering::Acquire) {
             0 => None,
             IS_FRESH => Some(Stage::Fresh),
-            _ => Some(Stage::Young),
+            _ => Some(Stage::Untracked),
         }
     }
 
@@ -247,14 +247,14 @@ impl Young {
         false
     }
 
-    /// The young connection here, if there is one.
+    /// The untracked connection here, if there is one.
     #[must_use]
     pub fn about(&self) -> Option<About> {
         About::of(self.about.load(Ordering::Acquire))
     }
 
-    /// An object is to be made of the young connection here; `None`: it has ended. Calls turn
-    /// back from now on, and what it has carried stays until somebody [takes](Young::take) it.
+    /// An object is to be made of the untracked connection here; `None`: it has ended. Calls turn
+    /// back from now on, and what it has carried stays until somebody [takes](Untracked::take) it.
     #[must_use]
     pub fn grow(&self) -> Option<About> {
         let grow = |word: u64| (word & OPEN != 0).then(|| word - OPEN + GROWING);
@@ -274,7 +274,7 @@ impl Young {
         self.about.store(0, Ordering::Release);
     }
 
-    /// A plain call begins. `None`: the connection is not young any more.
+    /// A plain call begins. `None`: the connection is not untracked any more.
     #[inline]
     #[must_use]
     pub fn enter(&self) -> Option<Inside<'_>> {
@@ -410,7 +410,7 @@ impl About {
 
 /// An end that is being counted. Nobody else begins or ends anything at the place meanwhile.
 pub struct Ending<'a> {
-    place: &'a Young,
+    place: &'a Untracked,
     about: u64,
     traffic: Traffic,
     now: u32,
@@ -506,24 +506,24 @@ impl Carried {
     }
 }
 
-/// A plain call under way on a young connection.
-pub struct Inside<'a>(&'a Young);
+/// A plain call under way on an untracked connection.
+pub struct Inside<'a>(&'a Untracked);
 
 impl Inside<'_> {
     /// The call has moved so many bytes. False: it was one too many, or the connection is not
-    /// young any more, and whoever knows it now is to count it.
+    /// untracked any more, and whoever knows it now is to count it.
     #[inline]
     #[must_use]
     pub fn count(self, direction: Direction, len: u64) -> bool {
-        let Self(young) = self;
-        let lengths = young.lengths(direction);
+        let Self(untracked) = self;
+        let lengths = untracked.lengths(direction);
         let one = 1 << (sizes::class_of(len) as u32 * MESSAGES_BITS);
         // Before we leave: whoever comes next begins at zero.
         lengths.fetch_add(one, Ordering::Relaxed);
         let leave = |word: u64| with(word, direction, len).map(|word| word - ONE_CALL);
         // Release: pairs with `open` and `is_in_use`.
         let counted =
-            young.traffic.fetch_update(Ordering::Release, Ordering::Relaxed, leave).is_ok();
+            untracked.traffic.fetch_update(Ordering::Release, Ordering::Relaxed, leave).is_ok();
         if counted {
             core::mem::forget(self);
         } else {
@@ -550,60 +550,67 @@ mod tests {
 
     const CLIENT: About = About { is_server: false, server_port: 65_535 };
 
-    fn young() -> Box<Young> {
+    fn untracked() -> Box<Untracked> {
         zeroed()
     }
 
-    fn end(young: &Young) -> Option<Ending<'_>> {
-        match young.end(0) {
+    fn end(untracked: &Untracked) -> Option<Ending<'_>> {
+        match untracked.end(0) {
             End::Counts(ending) => Some(ending),
             End::Nothing | End::Grows => None,
         }
     }
 
-    fn pass(young: &Young, direction: Direction, len: u64) -> bool {
-        young.enter().is_some_and(|inside| inside.count(direction, len))
+    fn pass(untracked: &Untracked, direction: Direction, len: u64) -> bool {
+        untracked.enter().is_some_and(|inside| inside.count(direction, len))
     }
 
     #[test]
     fn lives_until_it_grows() {
-        let young = young();
-        assert!(young.about().is_none() && young.enter().is_none() && young.grow().is_none());
-        young.begin_fresh();
-        assert!(young.stage() == Some(Stage::Fresh) && young.about().is_none());
-        assert!(young.open(CLIENT));
-        assert_eq!((young.stage(), young.about()), (Some(Stage::Young), Some(CLIENT)));
-        assert!(pass(&young, Direction::Sent, 100));
-        assert!(pass(&young, Direction::Received, 65_435));
-        assert!(!pass(&young, Direction::Received, 1), "64 KiB are too many");
-        assert!(young.grow() == Some(CLIENT) && young.grow().is_none());
-        assert!(!pass(&young, Direction::Sent, 1) && matches!(young.end(0), End::Grows));
-        assert_eq!(young.look().0, Some((CLIENT, young.traffic())), "it has not gone yet");
-        let traffic = young.take().unwrap();
+        let untracked = untracked();
+        assert!(
+            untracked.about().is_none()
+                && untracked.enter().is_none()
+                && untracked.grow().is_none()
+        );
+        untracked.begin_fresh();
+        assert!(untracked.stage() == Some(Stage::Fresh) && untracked.about().is_none());
+        assert!(untracked.open(CLIENT));
+        assert_eq!((untracked.stage(), untracked.about()), (Some(Stage::Untracked), Some(CLIENT)));
+        assert!(pass(&untracked, Direction::Sent, 100));
+        assert!(pass(&untracked, Direction::Received, 65_435));
+        assert!(!pass(&untracked, Direction::Received, 1), "64 KiB are too many");
+        assert!(untracked.grow() == Some(CLIENT) && untracked.grow().is_none());
+        assert!(!pass(&untracked, Direction::Sent, 1) && matches!(untracked.end(0), End::Grows));
+        assert_eq!(untracked.look().0, Some((CLIENT, untracked.traffic())), "it has not gone yet");
+        let traffic = untracked.take().unwrap();
         assert_eq!((traffic.sent.messages, traffic.sent.bytes), (1, 100));
         assert_eq!((traffic.received.messages, traffic.received.bytes), (1, 65_435));
         let mut classes = Vec::new();
         traffic.received.each_class(|class, n| classes.push((class, n)));
         assert_eq!(classes, [(sizes::class_of(65_435), 1)]);
-        assert!(young.take().is_none() && matches!(young.end(0), End::Grows), "until it is known");
-        young.clear();
-        assert!(matches!(young.end(0), End::Nothing) && young.look() == (None, None));
+        assert!(
+            untracked.take().is_none() && matches!(untracked.end(0), End::Grows),
+            "until it is known"
+        );
+        untracked.clear();
+        assert!(matches!(untracked.end(0), End::Nothing) && untracked.look() == (None, None));
     }
 
     #[test]
     fn nobody_moves_in_before_all_have_left() {
-        let young = young();
-        assert!(young.open(CLIENT));
-        let inside = young.enter().unwrap();
-        assert!(young.grow().is_some() && young.take().is_some());
-        assert!(young.is_in_use() && !young.open(CLIENT));
+        let untracked = untracked();
+        assert!(untracked.open(CLIENT));
+        let inside = untracked.enter().unwrap();
+        assert!(untracked.grow().is_some() && untracked.take().is_some());
+        assert!(untracked.is_in_use() && !untracked.open(CLIENT));
         assert!(!inside.count(Direction::Sent, 1), "it was closed");
-        assert!(!young.is_in_use() && young.open(CLIENT));
-        assert_eq!(young.traffic(), young_traffic());
+        assert!(!untracked.is_in_use() && untracked.open(CLIENT));
+        assert_eq!(untracked.traffic(), untracked_traffic());
     }
 
     /// One message more changes the parts of its direction and nothing else, or the connection is not
-    /// young any more: all counts of messages, all flags, and of bytes and calls the values next to
+    /// untracked any more: all counts of messages, all flags, and of bytes and calls the values next to
     /// where a part begins or ends. The word is a sum, so a part that does not overflow at its ends
     /// does not between them, and none carries into the next.
     #[test]
@@ -645,27 +652,27 @@ mod tests {
     }
 
     /// That of a connection that has carried nothing.
-    fn young_traffic() -> Traffic {
+    fn untracked_traffic() -> Traffic {
         let nothing = Carried { times: 1, ..Carried::default() };
         Traffic { sent: nothing, received: nothing }
     }
 
     /// One connection that has sent messages of these lengths, to its end at this second.
-    fn live<'a>(young: &'a Young, about: About, sent: &[u64], now: u32) -> Ending<'a> {
-        assert!(young.open(about));
-        assert!(sent.iter().all(|len| pass(young, Direction::Sent, *len)));
-        let End::Counts(ending) = young.end(now) else { panic!("it was open") };
-        assert!(young.about().is_some() && !young.open(about), "it is being counted");
+    fn live<'a>(untracked: &'a Untracked, about: About, sent: &[u64], now: u32) -> Ending<'a> {
+        assert!(untracked.open(about));
+        assert!(sent.iter().all(|len| pass(untracked, Direction::Sent, *len)));
+        let End::Counts(ending) = untracked.end(now) else { panic!("it was open") };
+        assert!(untracked.about().is_some() && !untracked.open(about), "it is being counted");
         ending
     }
 
     #[test]
     fn ends_that_are_alike_are_counted_in_their_place() {
-        let young = young();
-        let first = live(&young, CLIENT, &[100, 5000], 7).join();
+        let untracked = untracked();
+        let first = live(&untracked, CLIENT, &[100, 5000], 7).join();
         assert_eq!(first.err().unwrap().begin_anew(), None, "there was none before");
-        assert!(live(&young, CLIENT, &[120, 5000], 9).join().is_ok(), "lengths of one class");
-        let (now, batch) = young.look();
+        assert!(live(&untracked, CLIENT, &[120, 5000], 9).join().is_ok(), "lengths of one class");
+        let (now, batch) = untracked.look();
         let batch = batch.unwrap();
         assert_eq!((now, batch.about, batch.connections, batch.last), (None, CLIENT, 2, 9));
         assert_eq!((batch.traffic.sent.messages, batch.traffic.sent.bytes), (4, 10_220));
@@ -681,8 +688,8 @@ mod tests {
             (CLIENT, &[100], 9 + PERIOD),
         ];
         for (about, sent, now) in others {
-            let before = young.look().1;
-            let ending = live(&young, about, sent, now).join().expect_err("it is different");
+            let before = untracked.look().1;
+            let ending = live(&untracked, about, sent, now).join().expect_err("it is different");
             assert_eq!(ending.begin_anew(), before);
         }
     }
@@ -696,14 +703,14 @@ mod tests {
 
     #[test]
     fn a_place_counts_no_further_than_its_words_reach() {
-        let young = young();
+        let untracked = untracked();
         let mut taken = 0;
         for _ in 0..40_000 {
-            if let Err(ending) = live(&young, CLIENT, &[65_535], 0).join() {
+            if let Err(ending) = live(&untracked, CLIENT, &[65_535], 0).join() {
                 taken += ending.begin_anew().map_or(0, |batch| batch.traffic.sent.bytes);
             }
         }
-        let left = young.look().1.unwrap().traffic.sent.bytes;
+        let left = untracked.look().1.unwrap().traffic.sent.bytes;
         assert_eq!(taken + left, 40_000 * 65_535);
     }
 
@@ -711,14 +718,14 @@ mod tests {
         /// Whatever passes, what was counted adds up, and it is never as much as the limits.
         #[test]
         fn adds_up(calls in prop::collection::vec((any::<bool>(), 1u64..20_000), 0..40)) {
-            let young = young();
-            prop_assert!(young.open(CLIENT));
+            let untracked = untracked();
+            prop_assert!(untracked.open(CLIENT));
             let mut expected = [(0, 0); 2];
             let mut kept = true;
             for (is_sent, len) in calls {
                 let direction = if is_sent { Direction::Sent } else { Direction::Received };
                 let sums = expected.iter().fold((0, 0), |sum, n| (sum.0 + n.0, sum.1 + n.1));
-                kept = pass(&young, direction, len);
+                kept = pass(&untracked, direction, len);
                 prop_assert_eq!(kept, sums.0 + 1 < MESSAGES && sums.1 + len < BYTES);
                 if kept {
                     let sum = &mut expected[direction.index() as usize];
@@ -726,7 +733,7 @@ mod tests {
                 }
             }
             let _ = kept;
-            let traffic = end(&young).unwrap().traffic;
+            let traffic = end(&untracked).unwrap().traffic;
             for (carried, expected) in [traffic.sent, traffic.received].iter().zip(expected) {
                 prop_assert_eq!((carried.messages, carried.bytes), expected);
                 let mut messages = 0;
@@ -744,17 +751,17 @@ mod loom_tests {
     use loom::sync::atomic::AtomicBool;
     use loom::thread;
 
-    fn young() -> Young {
+    fn untracked() -> Untracked {
         let new = || AtomicU64::new(0);
         let ended = Ended { which: new(), bytes: new(), sent: new(), received: new() };
-        Young { about: new(), traffic: new(), sent: new(), received: new(), ended }
+        Untracked { about: new(), traffic: new(), sent: new(), received: new(), ended }
     }
 
     const ABOUT: About = About { is_server: true, server_port: 80 };
 
     /// Ends what is here, counted at its place; what it has sent.
-    fn end(young: &Young) -> Option<u64> {
-        let End::Counts(ending) = young.end(0) else { return None };
+    fn end(untracked: &Untracked) -> Option<u64> {
+        let End::Counts(ending) = untracked.end(0) else { return None };
         let sent = ending.traffic.sent.messages;
         if let Err(ending) = ending.join() {
             let _ = ending.begin_anew();
@@ -767,12 +774,12 @@ mod loom_tests {
     #[test]
     fn whoever_finds_it_empty_is_alone() {
         loom::model(|| {
-            let young = Arc::new(young());
+            let untracked = Arc::new(untracked());
             let in_call = Arc::new(AtomicBool::new(false));
-            assert!(young.open(ABOUT));
+            assert!(untracked.open(ABOUT));
             let caller = {
-                let (young, in_call) = (young.clone(), in_call.clone());
-                thread::spawn(move || match young.enter() {
+                let (untracked, in_call) = (untracked.clone(), in_call.clone());
+                thread::spawn(move || match untracked.enter() {
                     Some(inside) => {
                         in_call.store(true, Ordering::Relaxed);
                         in_call.store(false, Ordering::Relaxed);
@@ -781,9 +788,9 @@ mod loom_tests {
                     None => false,
                 })
             };
-            assert_eq!(young.grow(), Some(ABOUT));
-            let traffic = young.take().unwrap();
-            if !young.is_in_use() {
+            assert_eq!(untracked.grow(), Some(ABOUT));
+            let traffic = untracked.take().unwrap();
+            if !untracked.is_in_use() {
                 assert!(!in_call.load(Ordering::Relaxed));
             }
             let is_counted_here = caller.join().unwrap();
@@ -796,20 +803,20 @@ mod loom_tests {
     #[test]
     fn the_next_one_begins_at_zero() {
         loom::model(|| {
-            let young = Arc::new(young());
-            assert!(young.open(ABOUT));
+            let untracked = Arc::new(untracked());
+            assert!(untracked.open(ABOUT));
             let caller = {
-                let young = young.clone();
+                let untracked = untracked.clone();
                 thread::spawn(move || {
-                    young.enter().is_some_and(|inside| inside.count(Direction::Sent, 1))
+                    untracked.enter().is_some_and(|inside| inside.count(Direction::Sent, 1))
                 })
             };
-            let first = end(&young).unwrap();
-            if young.open(ABOUT) {
+            let first = end(&untracked).unwrap();
+            if untracked.open(ABOUT) {
                 let counted = caller.join().unwrap();
                 let mut lengths = 0;
-                young.traffic().sent.each_class(|_, n| lengths += n);
-                let second = end(&young).unwrap();
+                untracked.traffic().sent.each_class(|_, n| lengths += n);
+                let second = end(&untracked).unwrap();
                 assert_eq!(first + second, u64::from(counted));
                 assert_eq!(lengths, second);
             }
@@ -821,22 +828,22 @@ mod loom_tests {
     #[test]
     fn it_grows_or_it_ends() {
         loom::model(|| {
-            let young = Arc::new(young());
-            assert!(young.open(ABOUT));
+            let untracked = Arc::new(untracked());
+            assert!(untracked.open(ABOUT));
             let grower = {
-                let young = young.clone();
+                let untracked = untracked.clone();
                 thread::spawn(move || {
-                    let grows = young.grow().is_some();
+                    let grows = untracked.grow().is_some();
                     if grows {
-                        assert!(young.take().is_some());
-                        young.clear();
+                        assert!(untracked.take().is_some());
+                        untracked.clear();
                     }
                     grows
                 })
             };
-            let ended = end(&young).is_some();
+            let ended = end(&untracked).is_some();
             assert_ne!(grower.join().unwrap(), ended);
-            assert_eq!(young.look().1.is_some(), ended);
+            assert_eq!(untracked.look().1.is_some(), ended);
         });
     }
 
@@ -844,16 +851,16 @@ mod loom_tests {
     #[test]
     fn who_looks_sees_every_connection_once() {
         loom::model(|| {
-            let young = Arc::new(young());
-            assert!(young.open(ABOUT));
+            let untracked = Arc::new(untracked());
+            assert!(untracked.open(ABOUT));
             let closer = {
-                let young = young.clone();
-                thread::spawn(move || end(&young))
+                let untracked = untracked.clone();
+                thread::spawn(move || end(&untracked))
             };
-            let before = young.words();
-            let (open, ended) = young.seen();
+            let before = untracked.words();
+            let (open, ended) = untracked.seen();
             fence(Ordering::Acquire);
-            if before[0] & ENDING == 0 && before == young.words() {
+            if before[0] & ENDING == 0 && before == untracked.words() {
                 let seen = usize::from(open.is_some())
                     + ended.map_or(0, |batch| batch.connections) as usize;
                 assert_eq!(seen, 1);

@@ -8,7 +8,7 @@ use sidestep_proto::fallback::{Lack, Reason};
 use sidestep_proto::rendezvous::agreement::{Client, Server};
 
 /// How far the agreement about one connection has come.
-pub struct Meeting {
+pub struct Rendezvous {
     pub(crate) machine: Machine,
     pub(crate) held: Held,
 }
@@ -42,7 +42,7 @@ pub(crate) struct Peer {
     pub(crate) slot: usize,
 }
 
-impl Meeting {
+impl Rendezvous {
     pub(crate) const fn new() -> Self {
         let held =
             Held { name_fd: -1, server_port: 0, peer_slot: 0, group: None, outgoing: Ring::NONE };
