@@ -9,9 +9,13 @@
 
 use crate::connection::words;
 use crate::table::conn::Conn;
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::{AtomicBool, Ordering, fence};
 use sidestep_device::state::flag;
 use sidestep_proto::fallback::{OperatorSaid, Reason};
+
+/// This process knows of a filter: the last question was answered by one, or a connection was denied. That decides
+/// when a connection is asked about and what the answer costs. None moves that was not asked about.
+pub(crate) static IS_KNOWN: AtomicBool = AtomicBool::new(false);
 
 /// Resets a connection that is denied, once.
 pub(super) fn obey(conn: &Conn) {
@@ -19,6 +23,7 @@ pub(super) fn obey(conn: &Conn) {
     if !slot.is_denied() || slot.flags.load(Ordering::Acquire) & flag::RESET != 0 {
         return;
     }
+    IS_KNOWN.store(true, Ordering::Relaxed);
     let reason = Reason::Operator(OperatorSaid::Denied);
     slot.reason.store(reason.word(), Ordering::Relaxed);
     words::reset_untold(conn, &reason);

@@ -57,10 +57,9 @@ pub(super) fn carry_out(look: &mut Look, question: Begin) -> Result<Answer, Reas
         Begin::AsksTcpOption { .. } => Answer::Is(tcp_option::is_refused(sock, fd)),
         Begin::AsksNetwork { is_distant, .. } => {
             let (slot, (local, _)) = (look.slot()?, look.addresses()?);
+            denial::note_interface(slot, fd, local.ip(), is_distant);
             let by_pnet = pnet::objection(fd, local.ip());
-            Answer::Objection(
-                by_pnet.or_else(|| denial::objection(slot, fd, local.ip(), is_distant)),
-            )
+            Answer::Objection(by_pnet.or_else(|| denial::early_objection(slot, fd)))
         }
         Begin::AsksMemoryOfFailures { .. } => {
             Answer::Objection(autocache::why_left_alone(look.process()?, look.addresses()?.1))

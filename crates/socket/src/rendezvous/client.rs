@@ -1,6 +1,6 @@
 //! The client's end, carried out.
 
-use super::{afar, begin, marker, record};
+use super::{afar, begin, denial, marker, record};
 use crate::connection::{ledger, switch};
 use crate::process::group::Group;
 use crate::process::home::Home;
@@ -127,6 +127,7 @@ fn carry_out(held: &mut Held, look: &mut Look, state: State) -> Result<Answer, R
             Ok(Answer::Clc(size))
         }
         State::LooksAtRing { .. } => look.find_ring(held.peer()?),
+        State::AsksFilter(_) => Ok(Answer::Objection(denial::objection(look.slot()?, fd))),
         State::AdmitsRing(_) => look.admit_ring(held.peer()?),
         State::ReadsByLedger(_) => {
             let conn = look.conn(held, held.peer()?)?;

@@ -1,6 +1,6 @@
 //! The server's end, carried out.
 
-use super::{afar, begin, record};
+use super::{afar, begin, denial, record};
 use crate::connection::{ledger, switch};
 use crate::process::tcp::socket_cookie;
 use crate::process::{clc, groups};
@@ -111,6 +111,7 @@ fn carry_out(
         }
         State::ReadsProposal(_) => read_proposal(held, look),
         State::AsksRules(_) => Ok(Answer::Is(held.peer()?.group.may_go_on())),
+        State::AsksFilter(_) => Ok(Answer::Objection(denial::objection(look.slot()?, fd))),
         State::ReadsSize(_) => {
             let Peer { group, slot } = held.peer()?;
             let (theirs, _) = group.theirs().ok_or(Reason::Lack(Lack::NoSlot))?;

@@ -44,7 +44,7 @@ pub enum Begin {
         /// The other end is in another network namespace.
         is_distant: bool,
     },
-    /// Does its network object: the PNET ID, or the IP filter of the host?
+    /// Does its network object: the PNET ID, or an IP filter of which the process knows?
     AsksNetwork {
         /// As before.
         token: Token,

@@ -83,6 +83,8 @@ pub enum State {
         /// Size of the ring that the server has understood.
         size: RmbeSize,
     },
+    /// Does the IP filter of the host object?
+    AsksFilter(Proposing),
     /// May the server name this ring as well?
     AdmitsRing(Proposing),
     /// Begins to read by the ledger: possible only while no thread is in a plain receive.
@@ -353,9 +355,15 @@ impl Client {
                 self.stay(Reason::PeerBroke(Field::RECORD_RING_AT));
             }
             (&State::LooksAtRing { to, size }, &Answer::Is(true)) => match size == to.size {
-                true => self.state = State::AdmitsRing(to),
+                true => self.state = State::AsksFilter(to),
                 false => self.stay(Reason::PeerBroke(Field::SIZE_CODE)),
             },
+            (&State::AsksFilter(to), &Answer::Objection(None)) => {
+                self.state = State::AdmitsRing(to)
+            }
+            (&State::AsksFilter(to), &Answer::Objection(Some(reason))) => {
+                self.declines(to.hello.instance, reason)
+            }
             (&State::AdmitsRing(to), &Answer::Done) => self.state = State::ReadsByLedger(to),
             // Another thread sleeps in a plain receive: when it returns, look again.
             (&State::ReadsByLedger(to), &Answer::Is(false)) => self.state = State::AwaitsAccept(to),
@@ -443,6 +451,14 @@ impl Client {
         }
     }
 
+    /// Says why not, if the standard has words for it.
+    fn declines(&mut self, server: Instance, reason: Reason) {
+        match Declining::for_reason(reason) {
+            Some(declining) => self.state = State::PutsDecline { server, declining },
+            None => self.stay(reason),
+        }
+    }
+
     fn stay(&mut self, reason: Reason) {
         // What is known before the server was asked says nothing new about it. Nor does a connection
         // that ends before there is an answer.
@@ -472,6 +488,7 @@ impl Client {
             | State::ReadsAnswer(to)
             | State::LooksAtRing { to, .. }
             | State::AdmitsRing(to)
+            | State::AsksFilter(to)
             | State::ReadsByLedger(to) => Some(to.hello.instance),
             State::PutsDecline { server, .. } | State::ShowsDeclined { server, .. } => {
                 Some(*server)

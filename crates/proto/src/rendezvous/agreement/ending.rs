@@ -21,6 +21,12 @@ impl Declining {
         Self { diagnosis, out_of_sync, reason }
     }
 
+    /// Of an end that does not go on; `None`: the standard has no words for why.
+    pub(super) fn for_reason(reason: Reason) -> Option<Self> {
+        let diagnosis = reason.diagnosis()?;
+        Some(Self { diagnosis, out_of_sync: false, reason })
+    }
+
     /// In the standard's words.
     #[must_use]
     pub fn message(&self) -> Decline {

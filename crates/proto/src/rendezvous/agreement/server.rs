@@ -67,6 +67,8 @@ pub enum State {
     ReadsProposal(Greets),
     /// May memory still be shared with the client's user?
     AsksRules(Greets),
+    /// Does the IP filter of the host object?
+    AsksFilter(Greets),
     /// Reads how long a ring the client wishes to receive from.
     ReadsSize(Greets),
     /// Is there a ring where the client's record says, of the size that was wished?
@@ -323,8 +325,10 @@ impl Server {
                 }
                 Err(refusal) => stays(refusal.reason()),
             },
-            (&State::AsksRules(to), &Answer::Is(true)) => State::ReadsSize(to),
+            (&State::AsksRules(to), &Answer::Is(true)) => State::AsksFilter(to),
             (&State::AsksRules(_), &Answer::Is(false)) => declines(OperatorSaid::OtherUser.into()),
+            (&State::AsksFilter(to), &Answer::Objection(None)) => State::ReadsSize(to),
+            (&State::AsksFilter(_), &Answer::Objection(Some(reason))) => declines(reason),
             (&State::ReadsSize(to), &Answer::Size(Some(size))) => {
                 State::LooksAtRing(Accepts { to, size })
             }
@@ -407,8 +411,5 @@ fn stays(reason: impl Into<Reason>) -> State {
 
 /// Says why not, if the standard has words for it.
 fn declines(reason: Reason) -> State {
-    match reason.diagnosis() {
-        Some(diagnosis) => State::PutsDecline(Declining { diagnosis, out_of_sync: false, reason }),
-        None => stays(reason),
-    }
+    Declining::for_reason(reason).map_or_else(|| stays(reason), State::PutsDecline)
 }

@@ -356,6 +356,36 @@ fn a_decline_of_a_connection_that_ends_says_nothing_about_the_server() {
     assert!(Reason::PeerDeclined(Diagnosis::PEERNOSMC).is_likely_to_recur());
 }
 
+/// A client of which the server has accepted what it proposed.
+fn accepted() -> Client {
+    let mut client = named();
+    client.look(&calls()[1].1).unwrap();
+    let greeter = letter(Ok(ControlMessage::Hello(hello())));
+    answered(&mut client, &[Answer::Letter(Some(greeter)), Answer::Is(true)]);
+    answered(&mut client, &[Answer::Done; 6]);
+    let answers = [seen(Shown::Accepted)].map(|seen| Answer::Record(Some(seen)));
+    answered(&mut client, &answers);
+    answered(&mut client, &[Answer::Clc(Ok(size())), Answer::Is(true)]);
+    client
+}
+
+#[test]
+fn a_client_that_the_filter_denies_declines_before_it_reads_by_the_ledger() {
+    let denied = Reason::Operator(OperatorSaid::Denied);
+    let mut client = accepted();
+    client.answered(&Answer::Objection(Some(denied))).unwrap();
+    let client::State::PutsDecline { declining, .. } = client.state() else {
+        panic!("{:?}", client.state())
+    };
+    assert_eq!(declining.message().diagnosis, Diagnosis::CNFERR);
+    answered(&mut client, &[Answer::Done; 2]);
+    let client::State::Stays(failure) = client.state() else { panic!("{:?}", client.state()) };
+    assert_eq!((failure.reason, failure.peer), (denied, Some(Instance([7; 16]))));
+    let mut permitted = accepted();
+    answered(&mut permitted, &[Answer::Objection(None), Answer::Done, Answer::Is(true)]);
+    assert_eq!(permitted.state(), client::State::PutsConfirm);
+}
+
 #[test]
 fn what_came_in_place_of_an_introduction_is_told_if_none_comes() {
     let mut client = named();
