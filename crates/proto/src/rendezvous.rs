@@ -53,8 +53,6 @@ pub struct Local {
     pub gid: ExtendedGid,
     /// The UEIDs we admit, the preferred first.
     pub ueids: ArrayVec<Eid, UEIDS_MAX>,
-    /// Shown to the peer on first contact.
-    pub hostname: Hostname,
 }
 
 /// UEIDs of a host, as many as Linux allows. A message has room for eight.
@@ -69,8 +67,9 @@ pub struct Buffer {
     pub size: RmbeSize,
     /// Our link group with the peer.
     pub link_id: LinkId,
-    /// No connection of this link group was accepted before.
-    pub first_contact: bool,
+    /// No connection of this link group was accepted before: the name of this host, which the
+    /// peer is shown then.
+    pub first_contact: Option<Hostname>,
 }
 
 /// The client's offer.
@@ -235,12 +234,12 @@ fn check_form(
     }
 }
 
-/// The client's agreement: echoes what the server has chosen.
+/// The client's agreement: echoes what the server has chosen. `buffer` has the name of this host if
+/// the server's Accept is a first contact.
 #[must_use]
 pub fn confirm(accept: &AcceptConfirmD, local: &Local, buffer: Buffer) -> AcceptConfirmD {
     let release = accept.first_contact.as_ref().map_or(Release::V2_1, |contact| contact.release);
-    let first_contact = accept.first_contact.is_some();
-    message(Role::Confirm, local, accept.eid, Buffer { first_contact, ..buffer }, release)
+    message(Role::Confirm, local, accept.eid, buffer, release)
 }
 
 /// Checks a Confirm that came from the device `peer` after our `accept`; returns the size
@@ -271,10 +270,10 @@ fn message(
     buffer: Buffer,
     release: Release,
 ) -> AcceptConfirmD {
-    let first_contact = buffer.first_contact.then_some(FirstContact {
+    let first_contact = buffer.first_contact.map(|hostname| FirstContact {
         os_type: OsType::LINUX,
         release,
-        hostname: local.hostname,
+        hostname,
         feature_mask: FEATURE_EMULATED_ISM,
     });
     AcceptConfirmD {
@@ -299,7 +298,6 @@ mod tests {
         Local {
             gid: ExtendedGid { gid: Gid(n), gid_ext: !n },
             ueids: ueids.split(',').map(|name| Eid::ueid(name).unwrap()).collect(),
-            hostname: Hostname::new(b"host"),
         }
     }
 
@@ -308,7 +306,7 @@ mod tests {
             token: DmbToken(7),
             size: RmbeSize::from_bytes(size).unwrap(),
             link_id: LinkId(1),
-            first_contact: true,
+            first_contact: Some(Hostname::new(b"host")),
         }
     }
 

@@ -19,11 +19,16 @@ impl End {
     fn new(n: u64, ueid: &str, link_id: LinkId) -> Self {
         let gid = ExtendedGid { gid: Gid(n), gid_ext: !n };
         let ueids = Eid::ueid(ueid).into_iter().collect();
-        Self { local: Local { gid, ueids, hostname: Hostname::new(b"host") }, link_id }
+        Self { local: Local { gid, ueids }, link_id }
     }
 
-    fn buffer(&self, first_contact: bool) -> Buffer {
-        Buffer { token: DmbToken(1), size: RmbeSize::DEFAULT, link_id: self.link_id, first_contact }
+    fn buffer(&self) -> Buffer {
+        Buffer {
+            token: DmbToken(1),
+            size: RmbeSize::DEFAULT,
+            link_id: self.link_id,
+            first_contact: Some(Hostname::new(b"host")),
+        }
     }
 }
 
@@ -51,7 +56,7 @@ impl Pair {
     }
 
     fn server_hears_instead_of_proposal(&self, bytes: &[u8]) -> Result<AcceptConfirmD, Refusal> {
-        let (peer, buffer) = (self.client.local.gid, self.server.buffer(true));
+        let (peer, buffer) = (self.client.local.gid, self.server.buffer());
         expect_proposal(Message::parse(bytes), peer, &self.server.local, buffer)
     }
 
@@ -65,7 +70,7 @@ impl Pair {
     }
 
     fn confirm(&self) -> AcceptConfirmD {
-        confirm(&self.accept(), &self.client.local, self.client.buffer(false))
+        confirm(&self.accept(), &self.client.local, self.client.buffer())
     }
 
     fn server_hears_instead_of_confirm(&self, bytes: &[u8]) -> Result<RmbeSize, Refusal> {

@@ -13,7 +13,6 @@ use sidestep_device::sys::{self, UnixName};
 use sidestep_device::wake::{CHANNELS, Wake};
 use sidestep_proto::fallback::Reason;
 use sidestep_proto::rendezvous::Local;
-use sidestep_wire::clc::Hostname;
 use sidestep_wire::host_control::{ControlMessage, EMITTED_LEN_MAX, Instance, mailbox_name};
 
 /// See the [module](self).
@@ -165,12 +164,7 @@ impl Process {
     /// Who we are to the rendezvous.
     #[must_use]
     pub fn local(&self) -> Local {
-        let mut name = [0u8; 64];
-        Local {
-            gid: self.instance.into(),
-            ueids: options::current().ueids.clone(),
-            hostname: Hostname::new(sys::hostname(&mut name)),
-        }
+        Local { gid: self.instance.into(), ueids: options::current().ueids.clone() }
     }
 
     pub(super) fn note_ring(&self, index: usize, ring: usize) {

@@ -136,7 +136,7 @@ fn carry_out(held: &mut Held, look: &mut Look, state: State) -> Result<Answer, R
         State::PutsConfirm => {
             let group = held.peer()?.group;
             let accept = look.accept.as_ref().ok_or(Reason::Lack(Lack::Contradiction))?;
-            let buffer = record::buffer(sock, group, false);
+            let buffer = record::buffer(sock, group, accept.first_contact.is_some());
             let confirm = rendezvous::confirm(accept, &look.process()?.local(), buffer);
             clc::put_clc(group, sock.slot_index(), &confirm);
             Ok(Answer::Done)

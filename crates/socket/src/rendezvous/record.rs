@@ -12,7 +12,7 @@ use sidestep_device::state::Slot;
 use sidestep_device::sys;
 use sidestep_proto::fallback::{Lack, Reason};
 use sidestep_proto::rendezvous::Buffer;
-use sidestep_wire::clc::Decline;
+use sidestep_wire::clc::{Decline, Hostname};
 use sidestep_wire::{DmbToken, Error, RmbeSize};
 
 /// Puts a Decline for the peer of this end. It is visible once the phase says so.
@@ -62,14 +62,17 @@ pub(super) fn unwritten(error: &Error) -> Reason {
     Lack::Unwritten.into()
 }
 
-pub(super) fn buffer(sock: &Sock, group: &Group, asks_contact: bool) -> Buffer {
+/// Our receive buffer, as it is told. The kernel is asked for the name of this host only on a first
+/// contact.
+pub(super) fn buffer(sock: &Sock, group: &Group, is_first_contact: bool) -> Buffer {
     let mut token = [0; 8];
     let _ = sys::random(&mut token);
+    let hostname = || Hostname::new(sys::hostname(&mut [0; 64]));
     Buffer {
         token: DmbToken(u64::from_ne_bytes(token)),
         size: sock.rmbe(),
         link_id: group.link_id,
-        first_contact: asks_contact && group.is_first_contact(),
+        first_contact: is_first_contact.then(hostname),
     }
 }
 

@@ -208,7 +208,8 @@ fn send_hello(look: &mut Look) -> Result<Answer, Reason> {
 fn read_proposal(held: &Held, look: &mut Look) -> Result<Answer, Reason> {
     let Peer { group, slot } = held.peer()?;
     let message = clc::read_clc(group, slot);
-    let (local, buffer) = (look.process()?.local(), record::buffer(look.sock, group, true));
+    let local = look.process()?.local();
+    let buffer = record::buffer(look.sock, group, group.is_first_contact());
     let accept = rendezvous::expect_proposal(message, group.peer.into(), &local, buffer);
     let size = accept.as_ref().map(|accept| accept.size).map_err(|refusal| *refusal);
     look.accept = accept.ok();
