@@ -336,7 +336,9 @@ impl Eid {
     ///
     /// [`Error::Invalid`] with the first offending byte.
     pub fn checked_ueid(self) -> Result<Self, Error> {
-        let name = self.0.trim_ascii_end();
+        // Padding is blanks: other white space at the end belongs to the name, and offends.
+        let len = self.0.iter().rposition(|byte| *byte != b' ').map_or(0, |last| last + 1);
+        let name = &self.0[..len];
         let first_is_good = |first: u8| first.is_ascii_uppercase() || first.is_ascii_digit();
         let is_good = |byte: u8| first_is_good(byte) || byte == b'.' || byte == b'-';
         let offender = match name {
@@ -344,9 +346,7 @@ impl Eid {
             [first, ..] if !first_is_good(*first) => Some(*first),
             _ => name.iter().copied().find(|byte| !is_good(*byte)),
         };
-        // Padding is blanks; what else `trim_ascii_end` strips is not allowed.
-        let padding = &self.0[name.len()..];
-        match offender.or_else(|| padding.iter().copied().find(|byte| *byte != b' ')) {
+        match offender {
             Some(byte) => Err(Error::Invalid { field: UEID, value: u64::from(byte) }),
             None => Ok(self),
         }

@@ -50,7 +50,7 @@ mod tests;
 pub mod transitions {}
 
 pub use super::wait::MESSAGES_MAX;
-pub use answer::{Answer, Call, Givers, Greeting, Illegal, LookedUp, Moment, Standing};
+pub use answer::{Answer, Begun, Call, Givers, Greeting, Illegal, LookedUp, Moment, Standing};
 pub use begin::Begin;
 pub use client::Client;
 pub use confirm::Confirm;

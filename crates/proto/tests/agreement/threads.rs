@@ -373,7 +373,14 @@ impl Table {
 impl World {
     /// One step of the machine of an end. `Ok(true)`: there is more.
     fn carry_out(&mut self, end: End) -> Result<bool, Illegal> {
+        let begins = match &self.ends[end].rendezvous {
+            Rendezvous::Client(client) => client.state() == client::State::Begins,
+            Rendezvous::Server(server) => server.state() == server::State::Begins,
+        };
+        let begun = if begins { self.ask(end) } else { None };
         let (state, answer) = match self.ends[end].rendezvous {
+            _ if begins && begun.is_none() => return Ok(true),
+            _ if begins => ("Begins".to_owned(), begun),
             Rendezvous::Client(client) => {
                 (format!("{:?}", client.state()), self.client(end, client.state()))
             }

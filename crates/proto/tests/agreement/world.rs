@@ -204,6 +204,8 @@ pub(crate) struct Place {
     /// What it says to its peer is wrong, though it does what it should.
     lies: bool,
     size: RmbeSize,
+    /// The next question before its attempt.
+    question: Begin,
     /// What a hint has led to, while it is followed.
     at: Option<Hint>,
     clc: Clc,
@@ -415,6 +417,7 @@ impl World {
                 looked_ns: 0,
                 waited_ns: 0,
                 is_denied: false,
+                question: Begin::new(),
             });
         }
     }
@@ -932,8 +935,22 @@ impl World {
             Begin::LooksWhere => Answer::Here(self.token_of(end)),
             Begin::LearnsIdentity { .. } => Answer::Token(Some(self.token_of(end))),
             Begin::AsksTcpOption { .. } => Answer::Is(false),
-            Begin::May { .. } | Begin::NotYet | Begin::MayNot(_) => unreachable!("it has ended"),
+            Begin::Over(_) => unreachable!("all are answered"),
         }
+    }
+
+    /// Asks the next question before an attempt. `None`: that was not the last.
+    pub(crate) fn ask(&mut self, end: End) -> Option<Answer> {
+        let (question, side) = (self.ends[end].question, self.side(end));
+        let answer = self.begin(end, question);
+        if answer == Answer::Givers(Givers::Gone) && side == Side::Server {
+            self.ends[end].has_giver = false;
+        }
+        self.note(|| format!("end {end} {question:?}: {answer:?}"));
+        let next = question.answered(side, &answer).expect("an answer to it");
+        let begun = if let Begin::Over(what) = next { Some(Answer::Begun(what)) } else { None };
+        self.ends[end].question = if begun.is_some() { Begin::new() } else { next };
+        begun
     }
 
     /// Carries out a state of a client; `None`: it rests, or has ended.
@@ -950,7 +967,7 @@ impl World {
             | S::Moved
             | S::Stays(_)
             | S::Abandoned => return None,
-            S::Begins(question) => self.begin(end, question),
+            S::Begins => unreachable!("its questions are asked one by one"),
             S::LooksWhetherAlone(_) => Answer::Is(self.ends[end].holders == 1),
             S::Withdraws => {
                 self.withdraw(end);
@@ -1060,13 +1077,7 @@ impl World {
             | S::Moved
             | S::Stays(_)
             | S::Abandoned => return None,
-            S::Begins(question) => {
-                let answer = self.begin(end, question);
-                if answer == Answer::Givers(Givers::Gone) {
-                    self.ends[end].has_giver = false;
-                }
-                answer
-            }
+            S::Begins => unreachable!("its questions are asked one by one"),
             S::CountsRefusals(_) => {
                 Answer::Strangers { refusals: self.rooms[process].refusals, breaches: 0 }
             }

@@ -100,22 +100,10 @@ mod tests {
     use crate::rendezvous::attempt::PENDING;
     use crate::table::rendezvous::{Machine, Rendezvous};
     use sidestep_proto::rendezvous::agreement::server::State;
-    use sidestep_proto::rendezvous::agreement::{
-        Answer, Begin, Call, Greeting, Moment, Server, Standing,
-    };
+    use sidestep_proto::rendezvous::agreement::{Answer, Begun, Call, Greeting, Moment, Server};
     use std::sync::Barrier;
     use std::thread;
     use std::time::Duration;
-
-    const FREE: Standing = Standing {
-        has_slot: true,
-        is_never_promoted: false,
-        is_tcp_only: false,
-        is_memory_strict: false,
-        is_congested: false,
-        is_shared: false,
-        is_received: false,
-    };
 
     /// A server has said hello, and waits for the client.
     fn under_way() -> Rendezvous {
@@ -124,13 +112,8 @@ mod tests {
         server.look(&call).unwrap();
         while !matches!(server.state(), State::AwaitsReply(_)) {
             let answer = match server.state() {
-                State::Begins(Begin::LooksAtItself) => Answer::Standing(FREE),
-                State::Begins(Begin::MovesHome { .. } | Begin::LearnsAddresses) => Answer::Is(true),
-                State::Begins(Begin::AsksTcpOption { .. }) | State::LooksWhetherBeset(_) => {
-                    Answer::Is(false)
-                }
-                State::Begins(Begin::LooksWhere) => Answer::Here([9; 16]),
-                State::Begins(_) => Answer::Objection(None),
+                State::Begins => Answer::Begun(Begun::May { token: [9; 16], is_distant: false }),
+                State::LooksWhetherBeset(_) => Answer::Is(false),
                 State::CountsRefusals(_) => Answer::Strangers { refusals: 0, breaches: 0 },
                 State::LooksForClaim(_) | State::LooksForProposal(_) => Answer::Record(None),
                 State::SendsHello(_) => Answer::Hello(Greeting::Sent([9; 16])),

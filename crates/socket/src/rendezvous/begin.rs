@@ -1,4 +1,4 @@
-//! The questions before an attempt ([`Begin`]), as this process and the kernel answer them.
+//! The questions before an attempt ([`Begin`]), asked to the end, as this process and the kernel answer them.
 
 use crate::process::home::{self, Home};
 use crate::process::memory;
@@ -11,10 +11,21 @@ use core::sync::atomic::Ordering;
 use sidestep_proto::fallback::{Lack, PeerCannot, Reason};
 use sidestep_proto::rendezvous::agreement::begin::{Begin, Standing};
 use sidestep_proto::rendezvous::agreement::{Answer, Givers};
-use sidestep_wire::host_control::{connection_token, distant_token};
+use sidestep_wire::host_control::{Side, connection_token, distant_token};
 
-/// Answers a question.
-pub(super) fn carry_out(look: &mut Look, question: Begin) -> Result<Answer, Reason> {
+/// Asks one after the other.
+pub(super) fn carry_out(look: &mut Look) -> Result<Answer, Reason> {
+    let side = if look.is_server { Side::Server } else { Side::Client };
+    let mut question = Begin::new();
+    loop {
+        question = match question {
+            Begin::Over(what) => return Ok(Answer::Begun(what)),
+            asked => asked.answered(side, &answer(look, asked)?)?,
+        };
+    }
+}
+
+fn answer(look: &mut Look, question: Begin) -> Result<Answer, Reason> {
     let Look { sock, fd, .. } = *look;
     Ok(match question {
         Begin::LooksAtItself => Answer::Standing(standing(look)),
@@ -64,9 +75,7 @@ pub(super) fn carry_out(look: &mut Look, question: Begin) -> Result<Answer, Reas
         Begin::AsksMemoryOfFailures { .. } => {
             Answer::Objection(autocache::why_left_alone(look.process()?, look.addresses()?.1))
         }
-        Begin::May { .. } | Begin::NotYet | Begin::MayNot(_) => {
-            return Err(Lack::Contradiction.into());
-        }
+        Begin::Over(_) => return Err(Lack::Contradiction.into()),
     })
 }
 

@@ -50,8 +50,8 @@ pub(super) fn look(
 fn carry_out(held: &mut Held, look: &mut Look, state: State) -> Result<Answer, Reason> {
     let (sock, fd) = (look.sock, look.fd);
     match state {
-        State::Begins(question) => {
-            let answer = begin::carry_out(look, question);
+        State::Begins => {
+            let answer = begin::carry_out(look);
             held.server_port = look.addresses.map_or(held.server_port, |(_, peer)| peer.port());
             answer
         }

@@ -52,8 +52,8 @@ fn carry_out(
 ) -> Result<Answer, Reason> {
     let (sock, fd) = (look.sock, look.fd);
     match state {
-        State::Begins(question) => {
-            let answer = begin::carry_out(look, question);
+        State::Begins => {
+            let answer = begin::carry_out(look);
             held.server_port = look.addresses.map_or(held.server_port, |(local, _)| local.port());
             answer
         }

@@ -49,6 +49,8 @@ pub enum Answer {
     Failed(Reason),
     /// Why it may not be, if so.
     Objection(Option<Reason>),
+    /// What has come of the questions before an attempt.
+    Begun(Begun),
     /// Of the end itself.
     Standing(Standing),
     /// Which other processes have a connection that was received.
@@ -98,6 +100,24 @@ pub enum Answer {
     Hello(Greeting),
     /// What is in the peer's CLC box, as [`expect_accept`](crate::rendezvous::expect_accept) and its like judge it, and the size in it.
     Clc(Result<RmbeSize, Refusal>),
+}
+
+/// What has come of the questions before an attempt ([`Begin`](super::Begin)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// The attempt may begin.
+    May {
+        /// What both ends call the connection.
+        token: Token,
+        /// The other end is in another network namespace.
+        is_distant: bool,
+    },
+    /// Not yet.
+    NotYet,
+    /// Not yet: the process that has passed the connection on still has it.
+    AwaitsGiver,
+    /// Never.
+    MayNot(Reason),
 }
 
 /// What an end knows of itself.

@@ -1,15 +1,16 @@
 //! Whether an attempt may begin: questions in the order of their price.
 //!
 //! What the process knows itself comes first, then what costs a system call, and last what
-//! needs another party. The first objection ends it.
+//! needs another party. The first objection ends it. The owner asks one after the other and tells the
+//! end's machine what has come of them ([`Answer::Begun`]).
 
 use super::answer::{Answer, Illegal};
-pub use super::answer::{Givers, Standing};
+pub use super::answer::{Begun, Givers, Standing};
 use super::other_end::Token;
-use crate::fallback::{Lack, OperatorSaid, PeerCannot, ProgramDid, Reason};
+use crate::fallback::{Lack, OperatorSaid, PeerCannot, ProgramDid};
 use sidestep_wire::host_control::Side;
 
-/// The next question, or the answer to all of them.
+/// The next question, or what has come of all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
     /// What does the end know of itself?
@@ -58,17 +59,8 @@ pub enum Begin {
         /// As before.
         is_distant: bool,
     },
-    /// It has ended: the attempt may begin.
-    May {
-        /// As before.
-        token: Token,
-        /// As before.
-        is_distant: bool,
-    },
-    /// It has ended: not yet.
-    NotYet,
-    /// It has ended: never.
-    MayNot(Reason),
+    /// All are answered.
+    Over(Begun),
 }
 
 impl Begin {
@@ -82,21 +74,22 @@ impl Begin {
     ///
     /// # Errors
     /// It was another question.
+    #[inline]
     pub fn answered(self, side: Side, answer: &Answer) -> Result<Self, Illegal> {
         Ok(match (self, answer) {
             (Self::LooksAtItself, &Answer::Standing(it)) => Self::of(&it),
-            (Self::LooksForMemory, &Answer::Is(true)) => Self::NotYet,
+            (Self::LooksForMemory, &Answer::Is(true)) => Self::Over(Begun::NotYet),
             (Self::LooksForMemory | Self::MovesHome { .. }, &Answer::Is(false)) => {
-                Self::MayNot(Lack::NoMemory.into())
+                Self::Over(Begun::MayNot(Lack::NoMemory.into()))
             }
             (Self::MovesHome { is_received: true }, &Answer::Is(true)) => Self::AsksGivers,
             (Self::MovesHome { is_received: false }, &Answer::Is(true))
             | (Self::AsksGivers, &Answer::Givers(Givers::Gone)) => Self::LearnsAddresses,
             (Self::AsksGivers, &Answer::Givers(Givers::Many)) => {
-                Self::MayNot(ProgramDid::HandedOver.into())
+                Self::Over(Begun::MayNot(ProgramDid::HandedOver.into()))
             }
-            (Self::AsksGivers, &Answer::Givers(Givers::Here))
-            | (Self::LearnsAddresses, &Answer::Is(false)) => Self::NotYet,
+            (Self::AsksGivers, &Answer::Givers(Givers::Here)) => Self::Over(Begun::AwaitsGiver),
+            (Self::LearnsAddresses, &Answer::Is(false)) => Self::Over(Begun::NotYet),
             (Self::LearnsAddresses, &Answer::Is(true)) => Self::AsksRules,
             (Self::AsksRules, &Answer::Objection(None)) => Self::LooksWhere,
             (Self::LooksWhere, &Answer::Here(token)) => {
@@ -113,20 +106,20 @@ impl Begin {
                 Self::AsksTcpOption { token, is_distant: true }
             }
             (Self::LearnsIdentity { elsewhere }, &Answer::Token(None)) => {
-                Self::MayNot(elsewhere.into())
+                Self::Over(Begun::MayNot(elsewhere.into()))
             }
             (Self::AsksTcpOption { token, is_distant }, &Answer::Is(false)) => {
                 Self::AsksNetwork { token, is_distant }
             }
             (Self::AsksTcpOption { .. }, &Answer::Is(true)) => {
-                Self::MayNot(PeerCannot::NoTcpOption.into())
+                Self::Over(Begun::MayNot(PeerCannot::NoTcpOption.into()))
             }
             (Self::AsksNetwork { token, is_distant }, &Answer::Objection(None)) => match side {
                 Side::Client => Self::AsksMemoryOfFailures { token, is_distant },
-                Side::Server => Self::May { token, is_distant },
+                Side::Server => Self::Over(Begun::May { token, is_distant }),
             },
             (Self::AsksMemoryOfFailures { token, is_distant }, &Answer::Objection(None)) => {
-                Self::May { token, is_distant }
+                Self::Over(Begun::May { token, is_distant })
             }
             (
                 Self::AsksRules
@@ -134,22 +127,22 @@ impl Begin {
                 | Self::AsksNetwork { .. }
                 | Self::AsksMemoryOfFailures { .. },
                 &Answer::Objection(Some(reason)),
-            ) => Self::MayNot(reason),
+            ) => Self::Over(Begun::MayNot(reason)),
             _ => return Err(Illegal),
         })
     }
 
     fn of(it: &Standing) -> Self {
         if !it.has_slot {
-            Self::MayNot(Lack::NoSlot.into())
+            Self::Over(Begun::MayNot(Lack::NoSlot.into()))
         } else if it.is_never_promoted {
-            Self::MayNot(OperatorSaid::PromotionNever.into())
+            Self::Over(Begun::MayNot(OperatorSaid::PromotionNever.into()))
         } else if it.is_tcp_only {
-            Self::MayNot(ProgramDid::OptionUnsupported.into())
+            Self::Over(Begun::MayNot(ProgramDid::OptionUnsupported.into()))
         } else if it.is_memory_strict {
-            Self::MayNot(Lack::StrictMemory.into())
+            Self::Over(Begun::MayNot(Lack::StrictMemory.into()))
         } else if it.is_congested {
-            Self::MayNot(OperatorSaid::Congested.into())
+            Self::Over(Begun::MayNot(OperatorSaid::Congested.into()))
         } else if it.is_shared {
             Self::LooksForMemory
         } else {

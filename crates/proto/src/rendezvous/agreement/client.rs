@@ -1,14 +1,13 @@
 //! The client's end: it shows the connection, hears which process has the other end, proposes and confirms.
 
-use super::answer::{Answer, Call, Illegal, Moment};
-use super::begin::Begin;
+use super::answer::{Answer, Begun, Call, Illegal, Moment};
 use super::ending::{Declining, Failure, Traces};
 use super::other_end::{Greeter, Seen, Shown, Token};
 use super::pace::{ANSWERS, LOOKS_AT_NAME, Pace};
 use super::seek::{Looking, Step};
 use crate::fallback::{Field, OperatorSaid, PeerCannot, ProgramDid, Reason};
 use crate::rendezvous::refusal::Refusal;
-use sidestep_wire::host_control::{Instance, Side};
+use sidestep_wire::host_control::Instance;
 use sidestep_wire::rmbe_size::RmbeSize;
 
 /// The next step to carry out, or to wait for. A token: what both ends call the connection.
@@ -16,8 +15,8 @@ use sidestep_wire::rmbe_size::RmbeSize;
 pub enum State {
     /// Rests until the next call. Nothing is done yet.
     Start,
-    /// Asks whether the attempt may begin.
-    Begins(Begin),
+    /// Asks whether the attempt may begin: the questions of [`Begin`](super::Begin).
+    Begins,
     /// Rests. The other end is in another network namespace.
     AwaitsGreeting(Token),
     /// Is this the only process that may use the connection, and its slot its own?
@@ -187,7 +186,7 @@ impl Client {
     /// Another one is under way.
     pub fn look(&mut self, call: &Call) -> Result<(), Illegal> {
         let next = match self.state {
-            State::Start => State::Begins(Begin::new()),
+            State::Start => State::Begins,
             State::AwaitsGreeting(token) => State::LooksWhetherAlone(token),
             State::AwaitsHello(token) => State::LooksForGreeting(token),
             State::AwaitsIntroduction(hello) => State::Introduces(hello),
@@ -221,16 +220,14 @@ impl Client {
     /// Something else was.
     pub fn answered(&mut self, answer: &Answer) -> Result<(), Illegal> {
         match (&self.state, answer) {
-            (&State::Begins(begin), answer) => {
-                self.begun(begin.answered(Side::Client, answer)?);
-            }
+            (&State::Begins, &Answer::Begun(what)) => self.begun(what),
             (&State::LooksWhetherAlone(token), &Answer::Is(true)) => {
                 self.state = State::LooksAfar(token)
             }
             (&State::LooksWhetherAlone(_), &Answer::Is(false)) => self.state = State::Withdraws,
             (&State::Withdraws, &Answer::Done) => {
                 self.traces.claims = false;
-                self.state = State::Begins(Begin::new());
+                self.state = State::Begins;
             }
             (&State::LooksAfar(token), &Answer::Greeting(found)) => {
                 self.state = match found.filter(|(seen, _)| is_greeting(seen, &token)) {
@@ -404,18 +401,17 @@ impl Client {
         core::mem::take(&mut self.traces)
     }
 
-    fn begun(&mut self, begin: Begin) {
-        match begin {
-            Begin::NotYet => self.state = State::Start,
-            Begin::MayNot(reason) => self.stay(reason),
-            Begin::May { token, is_distant } => {
+    fn begun(&mut self, what: Begun) {
+        match what {
+            Begun::NotYet | Begun::AwaitsGiver => self.state = State::Start,
+            Begun::MayNot(reason) => self.stay(reason),
+            Begun::May { token, is_distant } => {
                 if is_distant {
                     self.pace.seek();
                 }
                 self.state =
                     if is_distant { State::LooksAfar(token) } else { State::Claims(token) };
             }
-            question => self.state = State::Begins(question),
         }
     }
 
@@ -462,7 +458,7 @@ impl Client {
     fn stay(&mut self, reason: Reason) {
         // What is known before the server was asked says nothing new about it. Nor does a connection
         // that ends before there is an answer.
-        let was_asked = !matches!(self.state, State::Start | State::Begins(_));
+        let was_asked = !matches!(self.state, State::Start | State::Begins);
         let is_answered = reason != Reason::Peer(PeerCannot::Unanswered) || self.pace.is_late();
         self.state = State::Stays(Failure {
             reason,

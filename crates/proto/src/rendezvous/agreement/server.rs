@@ -1,7 +1,6 @@
 //! The server's end: it finds the client that shows the connection, greets it, and accepts.
 
-use super::answer::{Answer, Call, Greeting, Illegal, Moment};
-use super::begin::Begin;
+use super::answer::{Answer, Begun, Call, Greeting, Illegal, Moment};
 use super::ending::{Declining, Failure, Traces};
 use super::other_end::{Seen, Shown, Token};
 use super::pace::{LOOKS_AT_MAILBOX, LOOKS_FOR_GIVER, Pace};
@@ -9,7 +8,6 @@ use super::seek::{Looking, Step};
 use crate::fallback::{Field, Lack, OperatorSaid, PeerCannot, ProgramDid, Reason};
 use crate::rendezvous::refusal::Refusal;
 use crate::rendezvous::wait::MESSAGES_MAX;
-use sidestep_wire::host_control::Side;
 use sidestep_wire::rmbe_size::RmbeSize;
 
 /// The next step to carry out, or to wait for.
@@ -17,8 +15,8 @@ use sidestep_wire::rmbe_size::RmbeSize;
 pub enum State {
     /// Rests until a call of a moment and number that is worth a look. Nothing is done yet.
     Start,
-    /// Asks whether the attempt may begin.
-    Begins(Begin),
+    /// Asks whether the attempt may begin: the questions of [`Begin`](super::Begin).
+    Begins,
     /// Counts the processes with which no memory can be shared, before the client can learn of us.
     CountsRefusals(Token),
     /// Looks for a claim on the connection: follows the hint at the place of the token.
@@ -191,7 +189,7 @@ impl Server {
         let is_moment = matches!(call.moment, Moment::AfterReceive | Moment::BeforeSend);
         let next = match self.state {
             State::Start if !is_moment || call.messages < self.next_attempt.into() => State::Start,
-            State::Start => State::Begins(Begin::new()),
+            State::Start => State::Begins,
             State::AwaitsClaim if !is_moment => State::AwaitsClaim,
             State::AwaitsClaim => State::LooksWhetherAlone,
             State::AwaitsReply(to) => State::LooksForProposal(to),
@@ -220,22 +218,19 @@ impl Server {
     /// Something else was.
     pub fn answered(&mut self, answer: &Answer) -> Result<(), Illegal> {
         self.state = match (&self.state, answer) {
-            // The giver may never close it, and each look asks the kernel.
-            (&State::Begins(Begin::LooksAtItself), &Answer::Standing(it))
-                if it.is_received && self.pace.looks > LOOKS_FOR_GIVER =>
-            {
-                stays(ProgramDid::HandedOver)
-            }
-            (&State::Begins(begin), answer) => match begin.answered(Side::Server, answer)? {
-                Begin::NotYet => State::Start,
-                Begin::MayNot(reason) => stays(reason),
-                Begin::May { token, is_distant: true } => {
+            (&State::Begins, &Answer::Begun(what)) => match what {
+                // The giver may never close it, and each look asks the kernel.
+                Begun::AwaitsGiver if self.pace.looks > LOOKS_FOR_GIVER => {
+                    stays(ProgramDid::HandedOver)
+                }
+                Begun::NotYet | Begun::AwaitsGiver => State::Start,
+                Begun::MayNot(reason) => stays(reason),
+                Begun::May { token, is_distant: true } => {
                     self.token = token;
                     self.pace.seek();
                     State::LooksAfar
                 }
-                Begin::May { token, is_distant: false } => State::CountsRefusals(token),
-                question => State::Begins(question),
+                Begun::May { token, is_distant: false } => State::CountsRefusals(token),
             },
             (&State::CountsRefusals(token), &Answer::Strangers { refusals, breaches }) => {
                 State::LooksForClaim(Greets { token, refusals, breaches, knows_client: false })
@@ -282,7 +277,7 @@ impl Server {
             (&State::LooksWhetherAlone, &Answer::Is(false)) => State::Withdraws,
             (&State::Withdraws, &Answer::Done) => {
                 self.traces.claims = false;
-                State::Begins(Begin::new())
+                State::Begins
             }
             (&State::LooksAfar, &Answer::Record(seen)) => {
                 match seen.is_some_and(|seen| seen.shows(Shown::Claimed, &self.token)) {

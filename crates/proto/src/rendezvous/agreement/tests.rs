@@ -73,6 +73,11 @@ fn answers() -> Vec<(&'static str, Answer)> {
         ("failed", Answer::Failed(REASON)),
         ("no objection", Answer::Objection(None)),
         ("objection", Answer::Objection(Some(REASON))),
+        ("may begin", Answer::Begun(Begun::May { token: TOKEN, is_distant: false })),
+        ("may begin afar", Answer::Begun(Begun::May { token: TOKEN, is_distant: true })),
+        ("a giver has it", Answer::Begun(Begun::AwaitsGiver)),
+        ("not yet", Answer::Begun(Begun::NotYet)),
+        ("may not", Answer::Begun(Begun::MayNot(REASON))),
         ("free", Answer::Standing(FREE)),
         ("received", Answer::Standing(Standing { is_received: true, ..FREE })),
         ("shared", Answer::Standing(Standing { is_shared: true, ..FREE })),
@@ -163,7 +168,10 @@ fn begin(side: Side) -> String {
     drawing(
         Begin::new(),
         |begin| format!("{begin:?}"),
-        |begin| name(begin),
+        |begin| match begin {
+            Begin::Over(what) => name(what),
+            question => name(question),
+        },
         |begin| {
             let to = |(label, answer)| Some((label, begin.answered(side, &answer).ok()?));
             answers().into_iter().filter_map(to).collect()
@@ -289,23 +297,10 @@ fn answered(client: &mut Client, answers: &[Answer]) {
 fn named() -> Client {
     let mut client = Client::new();
     client.look(&calls()[1].1).unwrap();
-    let objects_not = Answer::Objection(None);
     answered(
         &mut client,
         &[
-            Answer::Standing(FREE),
-            Answer::Is(true),
-            Answer::Is(true),
-            objects_not,
-            Answer::Here(TOKEN),
-            Answer::Is(false),
-            objects_not,
-            objects_not,
-        ],
-    );
-    answered(
-        &mut client,
-        &[
+            Answer::Begun(Begun::May { token: TOKEN, is_distant: false }),
             Answer::Is(false),
             Answer::Is(true),
             Answer::Done,
@@ -315,6 +310,25 @@ fn named() -> Client {
     );
     assert_eq!(client.state(), client::State::AwaitsHello(TOKEN));
     client
+}
+
+#[test]
+fn a_server_waits_for_a_giver_for_so_many_looks() {
+    let mut server = Server::new();
+    for _ in 0..LOOKS_FOR_GIVER {
+        server.look(&calls()[0].1).unwrap();
+        server.answered(&Answer::Begun(Begun::AwaitsGiver)).unwrap();
+        assert_eq!(server.state(), server::State::Start);
+    }
+    let mut late = server;
+    late.look(&calls()[0].1).unwrap();
+    late.answered(&Answer::Begun(Begun::AwaitsGiver)).unwrap();
+    let server::State::Stays(failure) = late.state() else { panic!("{:?}", late.state()) };
+    assert_eq!(failure.reason, ProgramDid::HandedOver.into());
+    server.look(&calls()[0].1).unwrap();
+    let may = Answer::Begun(Begun::May { token: TOKEN, is_distant: false });
+    server.answered(&may).unwrap();
+    assert_eq!(server.state(), server::State::CountsRefusals(TOKEN), "it is gone in time");
 }
 
 #[test]
@@ -425,13 +439,7 @@ fn what_came_in_place_of_the_clients_introduction_is_told_if_it_does_not_propose
                 continue;
             }
             server::State::Stays(failure) => break assert_eq!(failure.reason, breach),
-            server::State::Begins(Begin::LooksAtItself) => Answer::Standing(FREE),
-            server::State::Begins(Begin::MovesHome { .. } | Begin::LearnsAddresses) => {
-                Answer::Is(true)
-            }
-            server::State::Begins(Begin::AsksTcpOption { .. }) => Answer::Is(false),
-            server::State::Begins(Begin::LooksWhere) => Answer::Here(TOKEN),
-            server::State::Begins(_) => Answer::Objection(None),
+            server::State::Begins => Answer::Begun(Begun::May { token: TOKEN, is_distant: false }),
             server::State::CountsRefusals(_) => Answer::Strangers { refusals: 0, breaches: 7 },
             server::State::ReadsMail(_) => Answer::Count(0),
             server::State::LooksForClaim(_) | server::State::LooksForProposal(_) => {
