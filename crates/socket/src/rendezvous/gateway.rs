@@ -184,7 +184,12 @@ fn greet(fd: i32) -> Option<(Greeting, i32)> {
         (Ok(Message::Greeting(greeting)), &[lessons]) => Some((greeting, sys::move_up(lessons))),
         (other, _) => {
             received.close_fds();
-            crate::log!(Warn, "the gateway makes no sense: {other:?}");
+            match other {
+                Ok(_) => crate::log!(Warn, "the gateway does not begin with its greeting"),
+                Err(error) => {
+                    crate::log!(Warn, "the greeting of the gateway cannot be read: {error}")
+                }
+            }
             None
         }
     }
