@@ -100,3 +100,19 @@ pub(super) fn check_bells(end: &End<'_>, bytes: &[u8]) {
         let _ = end.file().call(|fd| sys::shutdown(fd, libc::SHUT_RDWR));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bell_that_finds_no_room_is_no_error_of_the_connection() {
+        assert_eq!(error_of(Ok(1)), None);
+        for errno in [libc::EAGAIN, libc::EINTR, libc::ENOMEM, libc::ENOBUFS] {
+            assert_eq!(error_of(Err(sys::Errno(errno))), None);
+        }
+        for errno in [libc::EPIPE, libc::ECONNRESET, libc::ETIMEDOUT, libc::EHOSTUNREACH] {
+            assert_eq!(error_of(Err(sys::Errno(errno))), Some(errno));
+        }
+    }
+}

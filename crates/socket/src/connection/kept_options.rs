@@ -118,3 +118,45 @@ pub(crate) fn give_options_back(end: &End<'_>) {
         set(libc::SO_PEEK_OFF, end.slot.peek_offset.load(Ordering::Relaxed));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sidestep_device::map;
+    use std::net::TcpListener;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_mark_spares_the_value_of_the_program() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let fd = listener.as_raw_fd();
+        let is = || sys::socket_option::<i32>(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT).unwrap();
+        let before = is();
+        assert_eq!(before, 0, "the program has not used it");
+        assert!(mark_given(fd, true) && is_given(fd) && !is_marked(fd));
+        assert!(mark_given(fd, true) && is_given(fd), "it has the mark already");
+        assert!(mark_given(fd, false) && !is_given(fd));
+        assert!(mark_given(fd, false), "it has none");
+        sys::set_socket_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, 4096).unwrap();
+        assert!(!mark_given(fd, true) && !mark_given(fd, false));
+        assert_eq!(is(), 4096);
+        sys::set_socket_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, MARK).unwrap();
+        assert!(is_marked(fd) && !is_given(fd));
+        assert!(!mark_given(fd, true) && is_marked(fd), "it is in shared memory");
+    }
+
+    #[test]
+    fn each_option_that_delays_bells_has_a_bit_of_its_own() {
+        let slot = map::zeroed::<Slot>().unwrap();
+        let [no_delay, cork] =
+            [libc::TCP_NODELAY, libc::TCP_CORK].map(|name| delay_flag(name).unwrap());
+        assert_eq!((no_delay & cork, delay_flag(libc::TCP_QUICKACK)), (0, None));
+        let flags = || slot.flags.load(Ordering::Relaxed);
+        set_flag(slot, no_delay, true);
+        set_flag(slot, cork, true);
+        set_flag(slot, no_delay, true);
+        assert_eq!(flags(), no_delay | cork);
+        set_flag(slot, no_delay, false);
+        assert_eq!(flags(), cork);
+    }
+}

@@ -104,3 +104,49 @@ fn read_ledger_of(fd: i32) -> Option<Reading> {
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{Shutdown, TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (client, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn the_kernel_counts_what_was_sent_received_and_not_taken() {
+        let (mut client, mut server) = pair();
+        client.write_all(&[1; 1000]).unwrap();
+        let mut taken = [0; 400];
+        server.read_exact(&mut taken).unwrap();
+        let sent = read_ledger_of(client.as_raw_fd()).unwrap();
+        assert_eq!((sent.bytes_sent - sent.bytes_retransmitted, sent.bytes_received), (1000, 0));
+        let received = read_ledger_of(server.as_raw_fd()).unwrap();
+        assert_eq!((received.bytes_received, received.still_queued), (1000, 600));
+        assert_eq!(received.bytes_sent, 0);
+        assert_eq!(queued_in(server.as_raw_fd()), 600);
+    }
+
+    #[test]
+    fn a_connection_is_read_while_both_directions_are_open() {
+        let (client, mut server) = pair();
+        assert!(is_established(client.as_raw_fd()) && !is_connecting(client.as_raw_fd()));
+        client.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(server.read(&mut [0; 8]).unwrap(), 0);
+        assert!(
+            !is_established(server.as_raw_fd()) && read_ledger_of(server.as_raw_fd()).is_none()
+        );
+        let gone = |stream: &TcpStream| {
+            tcp_info(stream.as_raw_fd()).is_some_and(|info| TCP_PEER_GONE.contains(&info.state))
+        };
+        assert!(gone(&server) && !gone(&client), "the server has not closed its end");
+        drop(server);
+        assert_eq!((&client).read(&mut [0; 8]).unwrap(), 0);
+        assert!(gone(&client));
+    }
+}

@@ -192,3 +192,81 @@ impl Drop for Counted<'_> {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::home::tests::alone;
+    use sidestep_device::map;
+    use std::thread;
+
+    #[test]
+    fn one_thread_at_a_time_is_the_sleeper() {
+        let _alone = alone();
+        let slot: &'static Slot = map::zeroed().unwrap();
+        let is_free = || thread::spawn(|| Sleeper::become_it(slot).is_some()).join().unwrap();
+        let sleeper = Sleeper::become_it(slot).unwrap();
+        assert!(!is_free() && Alone::on_tcp(slot).is_none());
+        let turn = slot.turn.load(Ordering::Relaxed);
+        drop(sleeper);
+        assert_eq!(
+            slot.turn.load(Ordering::Relaxed),
+            turn + 1,
+            "the next one in the queue is told"
+        );
+        assert!(is_free());
+        let alone_on_tcp = Alone::on_tcp(slot).unwrap();
+        assert!(!is_free());
+        drop(alone_on_tcp);
+        assert!(is_free());
+    }
+
+    /// As a signal handler does that interrupts a sleep: its frame lies deeper on the stack.
+    #[inline(never)]
+    fn deeper(slot: &Slot) {
+        let shared = Sleeper::become_it(slot).unwrap();
+        assert!(shared.nested);
+        drop(shared);
+        assert_ne!(slot.sleeper.load(Ordering::Relaxed), 0, "the interrupted sleep has the role");
+    }
+
+    #[test]
+    fn a_handler_shares_the_role_of_the_sleep_that_it_interrupts() {
+        let _alone = alone();
+        let slot: &'static Slot = map::zeroed().unwrap();
+        let sleeper = Sleeper::become_it(slot).unwrap();
+        deeper(slot);
+        drop(sleeper);
+        assert_eq!(slot.sleeper.load(Ordering::Relaxed), 0);
+        // A sleep that was left by `siglongjmp` lay deeper than this call.
+        core::mem::forget(Sleeper::become_it(slot).unwrap());
+        slot.sleeper_at.store(0, Ordering::Relaxed);
+        let again = Sleeper::become_it(slot).unwrap();
+        assert!(!again.nested);
+        drop(again);
+        assert_eq!(slot.sleeper.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn no_arm_has_the_number_zero() {
+        let slot: &'static Slot = map::zeroed().unwrap();
+        for begin in [0, 1 << 31, u32::MAX - 1, (1 << 31) - 2] {
+            slot.arm_numbers.store(begin, Ordering::Relaxed);
+            let numbers = [(); 4].map(|()| next_arm(slot));
+            assert!(numbers.iter().all(|number| (1..=1 << 31).contains(number)), "{numbers:?}");
+            assert!(numbers.windows(2).all(|two| two[0] != two[1]), "{numbers:?}");
+        }
+    }
+
+    #[test]
+    fn waiters_that_were_forgotten_are_not_taken_off() {
+        let slot: &'static Slot = map::zeroed().unwrap();
+        stop_asking_for_readers(slot, None);
+        assert_eq!(slot.read_waiters.load(Ordering::Relaxed), 0);
+        let counter = AtomicU32::new(3);
+        let counted = Counted::new(&counter);
+        assert_eq!(counter.load(Ordering::Relaxed), 4);
+        drop(counted);
+        assert_eq!(counter.load(Ordering::Relaxed), 3);
+    }
+}

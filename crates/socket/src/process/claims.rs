@@ -91,3 +91,30 @@ pub(crate) fn first_number<T: Bits>(argument: Argument<'_, T>) -> Option<u32> {
     let mut bytes = [0; 4];
     sys::copy_own(argument.address().cast(), &mut bytes).ok().map(|()| u32::from_ne_bytes(bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_cannot_be_read_holds_nothing() {
+        let array = [7_u32; 4];
+        for of in [Of::Entries, Of::Read, Of::Write, Of::Except, Of::Message] {
+            assert!(holds(of, array.as_ptr(), size_of_val(&array)));
+            assert!(!holds(of, core::ptr::null::<u32>(), 4) && !holds(of, array.as_ptr(), 0));
+            // No program has the first page.
+            assert!(!holds(of, core::ptr::without_provenance::<u32>(16), 4));
+            assert!(holds(of, array.as_ptr(), size_of_val(&array)), "as before");
+        }
+    }
+
+    #[test]
+    fn only_the_range_that_was_tried_last_is_known() {
+        let tried = Tried::new();
+        assert!(!tried.is(4096, 8));
+        tried.note(4096, 8);
+        assert!(tried.is(4096, 8) && !tried.is(4096, 9) && !tried.is(4097, 8));
+        tried.note(8192, 16);
+        assert!(tried.is(8192, 16) && !tried.is(4096, 8) && !tried.is(8192, 8));
+    }
+}

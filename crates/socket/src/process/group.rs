@@ -545,3 +545,37 @@ pub enum Marked {
     /// It sleeps, and its bell has not reached us.
     Unreachable,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::groups::{self, Look};
+    use crate::process::home::{self, tests::alone};
+
+    #[test]
+    fn a_group_remembers_the_ports_that_its_peer_serves() {
+        let _alone = alone();
+        let process = home::current().unwrap();
+        let group = groups::with(&Look::at(process), process.instance).unwrap();
+        let known = || group.ports.each_ref().map(|port| port.load(Ordering::Relaxed));
+        let count = |port| known().iter().filter(|known| **known == port).count();
+        let first = 4 * PORTS as u16;
+        for port in first..first + PORTS as u16 {
+            group.note_port(port);
+            group.note_port(port);
+        }
+        assert!((first..first + PORTS as u16).all(|port| count(port) == 1), "{:?}", known());
+        // One more takes the place of another.
+        group.note_port(first + PORTS as u16);
+        assert_eq!((count(first + PORTS as u16), count(first), count(first + 1)), (1, 0, 1));
+    }
+
+    #[test]
+    fn one_accept_of_a_group_is_the_first_contact() {
+        let _alone = alone();
+        let process = home::current().unwrap();
+        let group = groups::with(&Look::at(process), process.instance).unwrap();
+        group.contacted.store(false, Ordering::Relaxed);
+        assert!(group.is_first_contact() && !group.is_first_contact() && !group.is_first_contact());
+    }
+}

@@ -98,3 +98,35 @@ pub(crate) fn is_alive(at: *const u8, owner: Owner) -> bool {
     // Before there is a state nothing is shared.
     IS_HOLDER.get().is_none_or(|is_holder| is_holder(at, owner.holder()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::home::tests::alone;
+    use std::thread;
+
+    #[test]
+    fn a_thread_has_one_name_and_another_thread_another() {
+        let _alone = alone();
+        let mine = me();
+        assert_eq!((me().word(), mine.holder()), (mine.word(), holder()));
+        let other = thread::spawn(me).join().unwrap();
+        assert_eq!(other.holder(), mine.holder());
+        assert_ne!(other.tid(), mine.tid());
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_is_alive_no_more() {
+        let _alone = alone();
+        let word = AtomicU64::new(0);
+        let at = core::ptr::from_ref(&word).cast();
+        assert!(is_alive(at, me()));
+        let ended = thread::spawn(me).join().unwrap();
+        // `join` returns when the thread is about to be gone for the kernel.
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        while is_alive(at, ended) && std::time::Instant::now() < deadline {
+            thread::yield_now();
+        }
+        assert!(!is_alive(at, ended));
+    }
+}

@@ -113,3 +113,47 @@ fn note(path: &[u8], call: &str, offset: usize) {
         "{object} makes calls past libc ({call} at {offset:#x}): connections stay on TCP"
     );
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A segment of these bytes, as the loader describes it.
+    fn segment(bytes: &[u8], kind: u32, flags: u32) -> libc::Elf64_Phdr {
+        libc::Elf64_Phdr {
+            p_type: kind,
+            p_flags: flags,
+            p_offset: 0,
+            p_vaddr: bytes.as_ptr().addr() as u64,
+            p_paddr: 0,
+            p_filesz: bytes.len() as u64,
+            p_memsz: bytes.len() as u64,
+            p_align: 1,
+        }
+    }
+
+    #[test]
+    fn only_code_that_may_be_read_is_looked_through() {
+        let object = libc::dl_phdr_info {
+            dlpi_addr: 0,
+            dlpi_name: core::ptr::null(),
+            dlpi_phdr: core::ptr::null(),
+            dlpi_phnum: 0,
+            dlpi_adds: 0,
+            dlpi_subs: 0,
+            dlpi_tls_modid: 0,
+            dlpi_tls_data: core::ptr::null_mut(),
+        };
+        let bytes = [0x0f, 0x05, 0xc3];
+        let code = |kind, flags| {
+            let segment = segment(&bytes, kind, flags);
+            code_of(&object, &segment).map(<[u8]>::to_vec)
+        };
+        let (read, write, run) = (libc::PF_R, libc::PF_W, libc::PF_X);
+        assert_eq!(code(libc::PT_LOAD, read | run), Some(bytes.to_vec()));
+        assert_eq!(code(libc::PT_LOAD, read | write | run), Some(bytes.to_vec()));
+        assert_eq!(code(libc::PT_LOAD, run), None, "it cannot be read");
+        assert_eq!(code(libc::PT_LOAD, read | write), None, "it is no code");
+        assert_eq!(code(libc::PT_NOTE, read | run), None);
+    }
+}

@@ -179,3 +179,91 @@ pub(crate) fn is_same_host(local: SocketAddr, peer: SocketAddr) -> bool {
     }
     sys::is_local(peer.ip())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::fd::AsRawFd;
+
+    fn any_ip() -> impl Strategy<Value = IpAddr> {
+        prop_oneof![
+            any::<u32>().prop_map(|bits| Ipv4Addr::from(bits).into()),
+            any::<u128>().prop_map(|bits| Ipv6Addr::from(bits).into()),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn sixteen_bytes_are_two_words_and_back(id in any::<[u8; 16]>()) {
+            prop_assert_eq!(joined(halves(&id)), id);
+            prop_assert_eq!(&halves(&id)[0].to_be_bytes()[..], &id[..8]);
+        }
+
+        #[test]
+        fn an_address_is_two_words_and_a_family_and_back(ip in any_ip()) {
+            let (words, family) = words(ip);
+            prop_assert_eq!(of_words(words, family), Some(ip));
+            prop_assert_eq!(of_words(words, 10 - family) == Some(ip), false);
+            prop_assert_eq!(of_words(words, 0), None);
+        }
+
+        #[test]
+        fn an_address_is_the_kernels_struct_and_back(ip in any_ip(), port: u16, is_ipv6: bool) {
+            let address = SocketAddr::new(ip, port);
+            let name = Name::new(address, is_ipv6);
+            prop_assert_eq!(name.address(), Some(SocketAddr::new(ip.to_canonical(), port)));
+            let is_long = is_ipv6 || ip.is_ipv6();
+            let len = if is_long { size_of::<libc::sockaddr_in6>() } else { size_of::<libc::sockaddr_in>() };
+            prop_assert_eq!(name.bytes().len(), len);
+        }
+    }
+
+    #[test]
+    fn an_address_is_as_the_kernel_has_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (own, other) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
+        assert_eq!(addresses(client.as_raw_fd()), Ok((own, other)));
+        for (is_peer, address) in [(false, own), (true, other)] {
+            let name = Name::of(client.as_raw_fd(), is_peer).unwrap();
+            assert_eq!(name.address(), Some(address));
+            assert_eq!(name.bytes()[..V4_AT + 4], Name::new(address, false).bytes()[..V4_AT + 4]);
+        }
+        assert_eq!(addresses(listener.as_raw_fd()), Err(libc::ENOTCONN));
+    }
+
+    #[test]
+    fn what_is_missing_of_an_address_is_zero() {
+        let name = Name::new("10.1.2.3:258".parse().unwrap(), false);
+        assert_eq!(address_in(&name.bytes()[..V4_AT]), "0.0.0.0:258".parse().ok());
+        assert_eq!(address_in(&name.bytes()[..1]), "0.0.0.0:0".parse().ok(), "AF_INET is one byte");
+        assert_eq!(address_in(&[]), None);
+        assert_eq!(address_in(&[libc::AF_UNIX as u8, 0]), None);
+        assert!(is_nowhere(&[0, 0, 9]) && !is_nowhere(&[0]) && !is_nowhere(name.bytes()));
+    }
+
+    #[test]
+    fn only_tcp_is_served() {
+        let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        for domain in [libc::AF_INET, libc::AF_INET6] {
+            assert!(is_tcp(domain, libc::SOCK_STREAM, 0));
+            assert!(is_tcp(domain, libc::SOCK_STREAM | flags, libc::IPPROTO_TCP));
+            assert!(!is_tcp(domain, libc::SOCK_STREAM, libc::IPPROTO_SCTP));
+            assert!(!is_tcp(domain, libc::SOCK_DGRAM | flags, 0));
+        }
+        assert!(!is_tcp(libc::AF_UNIX, libc::SOCK_STREAM, 0));
+    }
+
+    #[test]
+    fn the_same_host_is_told_by_the_addresses() {
+        let is_same =
+            |local: &str, peer: &str| is_same_host(local.parse().unwrap(), peer.parse().unwrap());
+        assert!(is_same("192.0.2.1:1", "127.0.0.9:2") && is_same("192.0.2.1:1", "192.0.2.1:2"));
+        assert!(is_same("[::1]:1", "[::1]:2"));
+        // TEST-NET-3, which no host has, unless this one was given it.
+        let has_it = UdpSocket::bind("203.0.113.77:0").is_ok();
+        assert_eq!(is_same("192.0.2.1:1", "203.0.113.77:2"), has_it);
+    }
+}
