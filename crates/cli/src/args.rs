@@ -3,6 +3,7 @@
 mod bench;
 mod distributor;
 mod filter;
+mod generate;
 mod log;
 mod subject;
 mod target;
@@ -20,6 +21,7 @@ use crate::options::{Mode, Promotion};
 use sidestep_gateway::AdapterChoice;
 use sidestep_socket::process::options::AGENT_SOCKET;
 
+pub(crate) use generate::{GenerateArgs, GenerateCommand};
 pub(crate) use log::LogArg;
 use log::parse_log;
 pub(crate) use subject::{Subject, canonical};
@@ -103,6 +105,8 @@ pub(crate) enum Command {
     Bench(Box<BenchArgs>),
     /// Measure in two seconds what this machine would gain
     Probe(ProbeArgs),
+    /// Write the manual pages, or what a shell needs to complete command lines
+    Generate(GenerateArgs),
 }
 
 /// The arguments of `sidestep run`.

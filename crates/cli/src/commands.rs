@@ -12,6 +12,7 @@ mod doctor;
 mod filter;
 mod gateway;
 mod gateway_status;
+mod generate;
 mod logging;
 mod probe;
 mod run;
@@ -49,5 +50,6 @@ pub(crate) fn execute(args: Args) -> i32 {
         Command::Distributor(args) => vip::distribute(&args),
         Command::Bench(args) => bench::execute(&args),
         Command::Probe(args) => probe::execute(&args),
+        Command::Generate(args) => generate::execute(&args),
     }
 }

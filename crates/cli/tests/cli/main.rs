@@ -12,6 +12,7 @@ mod demote;
 mod doctor;
 mod filters;
 mod gateway;
+mod generate;
 mod help;
 mod ip_filter;
 mod rdma;
