@@ -20,6 +20,7 @@
 //! | `walk` | which files a warm send and receive pass, and what they execute |
 //! | `schedule` | which thread had which CPU beside endless loops, TCP and shared memory, as a picture |
 //! | `soak` | connections that come and go for an hour, and nothing that grows |
+//! | `dist` | packages for users, tried on clean systems |
 //! | `sim` | ten thousand simulated worlds of each kind by their seeds, for the night |
 
 mod bench;
@@ -28,6 +29,7 @@ mod compat;
 mod cpus;
 mod debian;
 mod demo;
+mod dist;
 mod distance;
 mod e2e;
 mod enclosure;
@@ -103,6 +105,8 @@ enum Task {
     Interop(interop::Options),
     /// The tests of the IP filter in older kernels, in virtual machines (no KVM).
     Kernels(kernels::Options),
+    /// Debian, RPM and tar packages; --try installs, upgrades and purges them on clean systems.
+    Dist(dist::Options),
     /// The fuzz targets, each for some seconds.
     Fuzz(fuzz::Options),
 }
@@ -162,6 +166,7 @@ fn main() -> Result<()> {
             interop::run(&options)
         }
         Task::Kernels(options) => kernels::run(&options),
+        Task::Dist(options) => dist::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
     }
 }
