@@ -5,6 +5,7 @@ mod distributor;
 mod filter;
 mod generate;
 mod log;
+mod service;
 mod subject;
 mod target;
 mod vip;
@@ -24,6 +25,7 @@ use sidestep_socket::process::options::AGENT_SOCKET;
 pub(crate) use generate::{GenerateArgs, GenerateCommand};
 pub(crate) use log::LogArg;
 use log::parse_log;
+pub(crate) use service::{ServiceArgs, ServiceStatusArgs};
 pub(crate) use subject::{Subject, canonical};
 pub(crate) use target::Target;
 
@@ -68,6 +70,12 @@ fn with_command(words: impl IntoIterator<Item = OsString>) -> impl Iterator<Item
 pub(crate) enum Command {
     /// Run a program with its TCP connections moved to shared memory or RDMA where possible
     Run(RunArgs),
+    /// Have services of systemd run under Sidestep, from their next start on
+    Enable(ServiceArgs),
+    /// Have services of systemd run without Sidestep again, from their next start on
+    Disable(ServiceArgs),
+    /// List the services that are enabled, and what there is to do about them
+    Status(ServiceStatusArgs),
     /// Check this machine, and a program, for what would keep connections on TCP
     Doctor(DoctorArgs),
     /// List the connections of Sidestep programs: how they travel and, if by TCP, why

@@ -16,6 +16,7 @@ mod generate;
 mod logging;
 mod probe;
 mod run;
+mod service;
 mod signals;
 mod ss;
 mod stats;
@@ -32,6 +33,9 @@ use crate::args::{Args, Command};
 pub(crate) fn execute(args: Args) -> i32 {
     match args.command {
         Command::Run(args) => run::execute(&args),
+        Command::Enable(args) => service::enable(&args),
+        Command::Disable(args) => service::disable(&args),
+        Command::Status(args) => service::status(&args),
         Command::Doctor(args) => doctor::execute(&args),
         Command::Ss(args) => ss::execute(&args),
         Command::Stats(args) => stats::execute(&args),

@@ -151,6 +151,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("units", &UNITS, units::start),
     Case::alone("units-container", &UNITS, units::container),
     Case::alone("units-watchdog", &UNITS, units::watchdog),
+    Case::alone("units-enabled", &UNITS, units::enabled),
 ];
 
 // ---- echo servers ----------------------------------------------------------

@@ -4,6 +4,7 @@
 //! The programs are installed as `docs/agent.md` says, and the units are those that are shipped; what a
 //! drop-in changes is how long the watchdog waits, so that the tests need not wait as long.
 
+mod enabled;
 mod machine;
 mod standstill;
 
@@ -15,6 +16,7 @@ use serde_json::Value;
 use super::stage::Stage;
 use crate::bench::launch::Dialogue;
 use crate::suite::HANG;
+pub(crate) use enabled::enabled;
 use machine::{AGENT, GATEWAY, Machine, PATIENCE, Unit, WATCHDOG};
 use standstill::Standstill;
 

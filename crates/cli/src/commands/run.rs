@@ -126,6 +126,28 @@ struct Wishes {
     sources: String,
 }
 
+/// The variables with which a service begins, but for the library's own: what the machine's file says, and that a
+/// filter is trusted if the service begins under one.
+///
+/// # Errors
+///
+/// The machine's file has a mistake.
+pub(super) fn variables_for_service(
+    is_filter_trusted: bool,
+) -> Result<Vec<(String, String)>, ConfigError> {
+    // Neither the files nor the variables of the user who enables it are the service's.
+    let candidates = config::candidates(None, |_| None);
+    let (configuration, errors) = Configuration::of(candidates.clone());
+    if let Some(error) = errors.into_iter().next() {
+        return Err(error);
+    }
+    let of_unit =
+        Settings { trust_filters: is_filter_trusted.then_some(true), ..Settings::default() };
+    let sources = applied::sources(&candidates, &configuration, &of_unit);
+    let options = of_unit.or(configuration.settings).into_options().to_string();
+    Ok(vec![(OPTIONS_VARIABLE.to_owned(), options), (SOURCES_VARIABLE.to_owned(), sources)])
+}
+
 impl Wishes {
     /// From the command line, the configuration files and the defaults.
     fn gather(args: &RunArgs, assessor: Option<&str>) -> Result<Self, RunError> {

@@ -56,6 +56,11 @@ fn of_distributor() {
 }
 
 #[test]
+fn of_enable() {
+    check("help-enable.txt", &["enable", "--help"]);
+}
+
+#[test]
 fn of_doctor() {
     check("help-doctor.txt", &["doctor", "--help"]);
 }

@@ -29,11 +29,11 @@ pub(super) const WATCHDOG: Duration = Duration::from_secs(3);
 
 /// Where the gateway's adapter is.
 const ADAPTER: &str = "10.89.4.1";
-const PORT: &str = "7000";
+pub(super) const PORT: &str = "7000";
 /// [`PORT`] in `/proc/net/tcp`, of a socket at any address that listens.
 const LISTENER: &str = "00000000:1B58 00000000:0000 0A";
 /// Where our scripts are in the machine.
-const SCRIPTS: &str = "/opt/e2e";
+pub(super) const SCRIPTS: &str = "/opt/e2e";
 /// Programs begin in a control group of the machine: what the agent has attached is for those in it.
 const ENTER: &str = "mkdir -p /sys/fs/cgroup/programs && echo 0 > /sys/fs/cgroup/programs/cgroup.procs && \
                      exec \"$@\"";
@@ -236,12 +236,18 @@ impl Machine {
         let script = format!("{SCRIPTS}/distant.py");
         let words = ["python3", &script, "server", "0.0.0.0", PORT];
         let server = self.start_program(&[&AS_NOBODY[..], &UNDER_SIDESTEP, &words].concat())?;
+        self.await_listener()?;
+        Ok(server)
+    }
+
+    /// Waits until a server listens.
+    pub(super) fn await_listener(&self) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while !self.run(&["cat", "/proc/self/net/tcp"])?.contains(LISTENER) {
             ensure!(Instant::now() < deadline, "the server does not listen");
             thread::sleep(POLL_INTERVAL);
         }
-        Ok(server)
+        Ok(())
     }
 
     /// A client in the machine's own network.

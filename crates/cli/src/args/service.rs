@@ -1,0 +1,31 @@
+//! The arguments of `sidestep enable`, `disable` and `status`.
+
+/// The arguments of `sidestep enable` and `sidestep disable`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ServiceArgs {
+    /// Services of systemd; without a suffix, `.service` is meant
+    #[arg(required = true, value_name = "UNIT")]
+    pub(crate) units: Vec<String>,
+
+    /// Restart those that run, so that it holds at once: their connections end
+    #[arg(long)]
+    pub(crate) restart: bool,
+}
+
+/// The arguments of `sidestep status`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ServiceStatusArgs {
+    /// Print a JSON array with an object for each service instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  sidestep enable redis-server nginx
+  sidestep enable --restart postgresql@15-main.service
+  sidestep disable --restart redis-server
+  sidestep status
+
+Exit status: 0 if it was done for all units, 1 if not for all.";

@@ -1,0 +1,278 @@
+//! `sidestep enable`, `disable`, `status`: services of systemd whose programs run under Sidestep.
+//!
+//! ```text
+//!   enable ──> unit.rs      what systemd knows of the unit: is it there, which program, which user
+//!          ──> hardening.rs what its restrictions forbid the library
+//!          ──> drop_in.rs   /etc/systemd/system/UNIT.d/50-sidestep.conf: LD_PRELOAD and the options
+//!          ──> sharing.rs   policy.share_with_users of the machine, when services of several users are enabled
+//!          ──> systemctl daemon-reload; restart only if told
+//! ```
+//!
+//! A drop-in is all that is left in the system. A service whose drop-in names a library that is gone starts as
+//! ever: the loader says so and goes on.
+
+mod drop_in;
+mod hardening;
+mod sharing;
+mod unit;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use serde::Serialize;
+
+use super::run;
+use crate::args::{ServiceArgs, ServiceStatusArgs};
+use crate::library;
+use crate::output;
+use crate::preloadable::{self, Caller};
+use drop_in::DropIn;
+use sharing::Sharing;
+use unit::{Unit, systemctl};
+
+/// How long a service that was restarted may take to begin its program.
+const BEGINNING: Duration = Duration::from_secs(10);
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Enables the units; 1 if one could not be.
+pub(crate) fn enable(args: &ServiceArgs) -> i32 {
+    carry_out("enable", args, enable_one)
+}
+
+/// Takes the drop-ins away; 1 if one could not be.
+pub(crate) fn disable(args: &ServiceArgs) -> i32 {
+    carry_out("disable", args, disable_one)
+}
+
+/// Does it for each unit, has systemd read the drop-ins, and restarts if that was asked for.
+fn carry_out(
+    command: &str,
+    args: &ServiceArgs,
+    one: fn(&Unit) -> Result<Vec<String>, String>,
+) -> i32 {
+    let mut done = Vec::new();
+    for name in &args.units {
+        let outcome = Unit::load(name).map_err(|error| error.to_string()).and_then(|unit| {
+            one(&unit).map(|remarks| (unit, remarks)).map_err(|error| format!("{name}: {error}"))
+        });
+        match outcome {
+            Ok((unit, remarks)) => {
+                say(&format!("{}: {command}d\n", unit.name));
+                remarks.iter().for_each(|remark| say(&format!("  {remark}\n")));
+                done.push(unit);
+            }
+            Err(error) => output::complain(command, error),
+        }
+    }
+    let mut is_whole = done.len() == args.units.len();
+    if !done.is_empty()
+        && let Err(error) = systemctl(&["daemon-reload"])
+    {
+        output::complain(command, error);
+        return 1;
+    }
+    for unit in done.iter().filter(|unit| unit.is_running()) {
+        is_whole &= !args.restart || restart(command, unit);
+        if !args.restart {
+            say(&format!("{}: runs as before until: systemctl restart {}\n", unit.name, unit.name));
+        }
+    }
+    i32::from(!is_whole)
+}
+
+/// Whether the unit runs again, and as its drop-in says.
+fn restart(command: &str, unit: &Unit) -> bool {
+    if let Err(error) = systemctl(&["restart", &unit.name]) {
+        output::complain(command, format_args!("{}: {error}; see: journalctl -u {0}", unit.name));
+        return false;
+    }
+    let expected = command == "enable";
+    let is_so = runs_soon(unit, expected);
+    if !is_so {
+        let what =
+            if expected { "runs without the library" } else { "still runs with the library" };
+        output::complain(command, format_args!("{}: was restarted, and {what}", unit.name));
+    }
+    is_so
+}
+
+/// Whether the unit runs with the library, or without. A service of `Type=simple` counts as started before its program
+/// has begun.
+fn runs_soon(unit: &Unit, with_library: bool) -> bool {
+    let deadline = Instant::now() + BEGINNING;
+    loop {
+        let now = Unit::load(&unit.name);
+        if now.is_ok_and(|now| now.is_running() && now.has_library() == with_library) {
+            return true;
+        }
+        if Instant::now() > deadline {
+            return false;
+        }
+        thread::sleep(LOOK_INTERVAL);
+    }
+}
+
+/// Writes the drop-in of a unit and says what else there is to know.
+fn enable_one(unit: &Unit) -> Result<Vec<String>, String> {
+    let library = library::find().map_err(|error| format!("{error}; {}", error.advice()))?;
+    let mut remarks = examined(unit)?;
+    let findings = unit.hardening.examine();
+    if let Some(obstacle) = findings.obstacle {
+        return Err(obstacle);
+    }
+    remarks.extend(findings.remarks);
+    let variables =
+        run::variables_for_service(findings.has_filter).map_err(|error| error.to_string())?;
+    DropIn::of(&unit.name).write(&library, unit.preload.as_deref(), &variables)?;
+    remarks.extend(share(unit)?);
+    Ok(remarks)
+}
+
+/// Whether the program of the unit takes the library.
+fn examined(unit: &Unit) -> Result<Vec<String>, String> {
+    let path = std::env::var_os("PATH");
+    let examination = match preloadable::examine(&unit.program, Caller::current(), path.as_deref())
+    {
+        Ok(examination) => examination,
+        Err(error) => {
+            return Ok(vec![format!("{} cannot be examined: {error}", unit.program.display())]);
+        }
+    };
+    if let Some(obstacle) = examination.obstacle {
+        return Err(format!(
+            "{} would stay on TCP: {obstacle}; {}",
+            unit.program.display(),
+            obstacle.advice()
+        ));
+    }
+    let remarks = [
+        (
+            examination.uses_seccomp,
+            "may install a filter of system calls of its own, and its connections stay on TCP then",
+        ),
+        (examination.uses_io_uring, "can use io_uring, and sockets that it uses so stay on TCP"),
+    ];
+    let remarks = remarks.into_iter().filter(|(is_so, _)| *is_so);
+    Ok(remarks.map(|(_, remark)| format!("{} {remark}", unit.program.display())).collect())
+}
+
+/// Lets the users of enabled services share memory, when there are several.
+fn share(unit: &Unit) -> Result<Vec<String>, String> {
+    if unit.is_dynamic_user {
+        return Ok(vec![
+            "its user comes and goes (DynamicUser=), so it shares memory with itself only"
+                .to_owned(),
+        ]);
+    }
+    let enabled = DropIn::all().into_iter().filter_map(|it| Unit::load(&it.unit).ok());
+    let users: BTreeSet<String> =
+        enabled.filter(|it| !it.is_dynamic_user).map(|it| it.user).collect();
+    if users.len() < 2 {
+        return Ok(Vec::new());
+    }
+    let added = Sharing::of_machine().add(&users)?;
+    let remark = |user: &String| {
+        format!("{user} was added to policy.share_with_users of {}", sharing::MACHINE_FILE)
+    };
+    Ok(added.iter().map(remark).collect())
+}
+
+fn disable_one(unit: &Unit) -> Result<Vec<String>, String> {
+    let drop_in = DropIn::of(&unit.name);
+    if !drop_in.exists() {
+        return Ok(vec!["it was not enabled".to_owned()]);
+    }
+    drop_in.remove()?;
+    let is_listed = Sharing::of_machine().lists(&unit.user);
+    let remark = || {
+        format!("policy.share_with_users of {} still lists {}", sharing::MACHINE_FILE, unit.user)
+    };
+    Ok(is_listed.then(remark).into_iter().collect())
+}
+
+/// A line of `sidestep status`, and an object of its JSON.
+#[derive(Serialize)]
+struct Line {
+    unit: String,
+    /// What systemd says: active, inactive, failed, or not-found.
+    state: String,
+    program: String,
+    user: String,
+    /// What there is to do, if anything is.
+    remark: Option<String>,
+}
+
+/// Shows the services that are enabled.
+pub(crate) fn status(args: &ServiceStatusArgs) -> i32 {
+    let lines: Vec<Line> = DropIn::all().iter().map(line_of).collect();
+    let text = if args.json {
+        serde_json::to_string_pretty(&lines).unwrap_or_default() + "\n"
+    } else {
+        table(&lines)
+    };
+    match output::print_as(args.json, &text) {
+        Ok(_) => 0,
+        Err(error) => {
+            output::complain("status", error);
+            1
+        }
+    }
+}
+
+fn line_of(drop_in: &DropIn) -> Line {
+    let library = drop_in.library();
+    let is_gone = library.as_deref().is_none_or(|path| !path.is_file());
+    match Unit::load(&drop_in.unit) {
+        Ok(unit) => {
+            let remark = if is_gone {
+                let path = library.as_deref().unwrap_or(Path::new("the library"));
+                Some(format!(
+                    "{} is gone: starts on TCP; enable it again, or disable it",
+                    path.display()
+                ))
+            } else if unit.is_running() && !unit.has_library() {
+                Some(format!("runs as before until: systemctl restart {}", unit.name))
+            } else {
+                None
+            };
+            Line {
+                unit: unit.name,
+                state: unit.active_state,
+                program: unit.program.display().to_string(),
+                user: unit.user,
+                remark,
+            }
+        }
+        Err(error) => Line {
+            unit: drop_in.unit.clone(),
+            state: "not-found".to_owned(),
+            program: String::new(),
+            user: String::new(),
+            remark: Some(error.to_string()),
+        },
+    }
+}
+
+fn table(lines: &[Line]) -> String {
+    if lines.is_empty() {
+        return "no service is enabled; `sidestep enable UNIT` enables one\n".to_owned();
+    }
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    table.set_header(["Unit", "State", "Program", "User", "Remark"]);
+    for line in lines {
+        let remark = line.remark.as_deref().unwrap_or_default();
+        let cells = [&line.unit, &line.state, &line.program, &line.user, remark];
+        table.add_row(cells.map(|cell| output::Escaped(cell).to_string()));
+    }
+    table.trim_fmt() + "\n"
+}
+
+fn say(text: &str) {
+    // A reader that has gone misses a line, and what was done stays done.
+    let _ = output::print(text);
+}
