@@ -40,11 +40,16 @@ pub enum Hearing {
     },
     /// There may be an error: looks whether one is known.
     Suspects,
+    /// TCP has nothing more: asks whether it is connected still, which it is behind a FIN.
+    AsksWhetherConnected,
     /// Takes the error of TCP.
     TakesError {
-        /// TCP has nothing more, error or not.
-        has_ended: bool,
+        /// It is not connected any more.
+        is_over: bool,
     },
+    /// It has no error. The kernel tells an error once, and what is over and had none, another thread has
+    /// taken one of: looks whether that has written it down.
+    LooksAtSilence,
     /// TCP has ended without an error: looks how.
     LooksAtEnd,
     /// TCP has told this error: looks what it is.
@@ -138,12 +143,17 @@ impl Hearing {
             }
             Self::Suspects => {
                 let is_reset = words.look().own.reset != Reset::None;
-                (!is_reset).then_some(Self::TakesError { has_ended: false })
+                (!is_reset).then_some(Self::TakesError { is_over: false })
             }
-            Self::TakesError { has_ended } => match kernel.take_error() {
-                0 => has_ended.then_some(Self::LooksAtEnd),
+            Self::AsksWhetherConnected => Some(match kernel.is_connected() {
+                true => Self::LooksAtEnd,
+                false => Self::TakesError { is_over: true },
+            }),
+            Self::TakesError { is_over } => match kernel.take_error() {
+                0 => is_over.then_some(Self::LooksAtSilence),
                 errno => Self::failed(errno),
             },
+            Self::LooksAtSilence => Some(Self::of_silence(&words.look())),
             Self::LooksAtEnd => Some(Self::of_end(&words.look())),
             Self::LooksAtError { errno } => Some(Self::of_error(&words.look(), errno)),
             Self::AsksWhetherPeerRuns { errno } => Some(match kernel.peer_runs() {
@@ -187,7 +197,20 @@ impl Hearing {
 
     /// TCP has nothing more. Of a reset that is known it has no more to say either.
     const fn asks(is_reset: bool) -> Self {
-        if is_reset { Self::LooksAtEnd } else { Self::TakesError { has_ended: true } }
+        if is_reset { Self::LooksAtEnd } else { Self::AsksWhetherConnected }
+    }
+
+    /// TCP is over, and has no error. Both sides have sent FIN by TCP, or another thread has taken the error: until that has
+    /// written it down, the end of the stream would be told instead. Which error it was, the kernel does not say twice: it
+    /// is taken for [`ECONNRESET`].
+    const fn of_silence(seen: &Seen) -> Self {
+        let own = &seen.own;
+        let has_sent_fin = own.write_shut && own.sends_by_tcp;
+        match own.reset {
+            Reset::None if has_sent_fin => Self::of_end(seen),
+            Reset::None => Self::of_error(seen, ECONNRESET),
+            Reset::Pending(_) | Reset::Told => Self::NotesGone,
+        }
     }
 
     /// TCP has ended without an error. While neither side goes through its ring, TCP's own rules hold, and a FIN may be half
@@ -210,12 +233,12 @@ impl Hearing {
     const fn of_error(seen: &Seen, errno: i32) -> Self {
         let told = seen.error_of_tcp(errno);
         match errno {
+            _ if seen.both_ended() => Self::NotesGone,
             // A peer that sends through its ring has no answer of TCP.
             _ if seen.own.sends_by_tcp && !seen.peer_sends_by_tcp => {
                 Self::SaysAbort { errno: Some(told) }
             }
             _ if seen.own.sends_by_tcp => Self::NotesReset { errno: told },
-            _ if seen.both_ended() => Self::NotesGone,
             // Behind a FIN; or no word about the connection.
             EPIPE | ENOTSOCK | ENOTCONN => Self::NotesGone,
             ECONNRESET if seen.peer.closed => Self::NotesGone,

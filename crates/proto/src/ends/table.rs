@@ -374,8 +374,10 @@ fn all_answers(event: Event, seen: &Seen, mut f: impl FnMut(i32, [bool; 4])) {
         | Event::Sends
         | Event::Polls => {
             for [is_gone, runs] in (0..4).map(bits) {
+                // With an error TCP is over; without one it may be, too, if another thread has taken that.
+                f(0, [is_gone, runs, true, true]);
                 for error in [0, ECONNRESET, ETIMEDOUT] {
-                    f(error, [is_gone, runs, true, true]);
+                    f(error, [is_gone, runs, false, true]);
                 }
             }
         }

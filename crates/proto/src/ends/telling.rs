@@ -114,9 +114,7 @@ impl Telling {
     pub fn step(self, words: &impl Words, kernel: &impl Kernel) -> Self {
         match self {
             Self::LooksFirst => match words.look().own.reset {
-                Reset::None => {
-                    Self::Hears(Call::AsksError, Hearing::TakesError { has_ended: false })
-                }
+                Reset::None => Self::Hears(Call::AsksError, Hearing::TakesError { is_over: false }),
                 _ => Self::DropsError,
             },
             Self::DropsError => match kernel.take_error() {
@@ -129,7 +127,7 @@ impl Telling {
             },
             Self::Hears(call, hearing) => match (hearing.step(words, kernel), hearing) {
                 (Some(next), _) => Self::Hears(call, next),
-                (None, Hearing::TakesError { has_ended: false }) if call == Call::AsksError => {
+                (None, Hearing::TakesError { is_over: false }) if call == Call::AsksError => {
                     Self::AsksWhetherGone
                 }
                 (None, _) => Self::looks_after_hearing(call),

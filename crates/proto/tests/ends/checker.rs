@@ -29,6 +29,9 @@
 //! * A send that is under way when another thread learns that the peer is gone may make the end of the peer a reset; and
 //!   one that is under way when the peer shuts down both directions may be received.
 //! * Of two resets, one by the peer and one from outside, the later one may be told.
+//! * An error that one thread has taken from the kernel, and not written down yet, another one may be told as ECONNRESET: the kernel
+//!   tells it once. Never as the end of the stream, unless the peer has ended as well: if it says its FIN or dies before the
+//!   reset is written down, one thread may be told the end, and another one the reset. No answer behind that is compared.
 //! * If one end was torn down from outside, the other may be told of a reset although its own TCP knows of none.
 
 use std::collections::BTreeSet;
@@ -91,13 +94,14 @@ pub(crate) struct Checker {
     possible: BTreeSet<Possible>,
     begun: Vec<Begun>,
     next: usize,
+    has_stopped: bool,
 }
 
 impl Checker {
     pub(crate) fn new() -> Self {
         let tcp = Tcp { answers_late: true, ..Tcp::default() };
         let first = Possible { tcp, given: Vec::new() };
-        Self { possible: BTreeSet::from([first]), begun: Vec::new(), next: 0 }
+        Self { possible: BTreeSet::from([first]), begun: Vec::new(), next: 0, has_stopped: false }
     }
 
     pub(crate) fn begin(&mut self, end: usize, act: Act) -> usize {
@@ -106,10 +110,18 @@ impl Checker {
         self.next
     }
 
+    /// Compares no further answer.
+    pub(crate) const fn stop(&mut self) {
+        self.has_stopped = true;
+    }
+
     /// It has ended, with one of these answers.
     ///
     /// **Panics**: no TCP would have answered so.
     pub(crate) fn answered(&mut self, id: usize, answers: &[Answer]) {
+        if self.has_stopped {
+            return;
+        }
         let mut open: Vec<Possible> = core::mem::take(&mut self.possible).into_iter().collect();
         let mut all: BTreeSet<Possible> = open.iter().cloned().collect();
         let mut left = BTreeSet::new();

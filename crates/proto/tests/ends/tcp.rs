@@ -35,7 +35,7 @@ pub(crate) struct End {
 
 impl End {
     /// Neither side sends, or there was a reset.
-    fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.reset || (self.fin && self.write_shut)
     }
 

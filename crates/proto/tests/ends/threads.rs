@@ -92,6 +92,7 @@ pub(crate) fn play(seed: u64, fault: Option<Fault>, is_traced: bool) -> World {
         let first = thread(&random);
         // By TCP the kernel tells one thread of a reset while the library tells another one: a difference as well.
         let threads = if habits.moves { 1 } else { 1 + first.chance(2) };
+        world.borrow_mut().ends[end].has_threads = threads > 1;
         for _ in 0..threads {
             let task: Task = Box::pin(thread(&random).calls());
             tasks.push(Scheduled { end: Some(end), task });
@@ -176,6 +177,21 @@ fn tell_if_wrong(world: &Rc<RefCell<World>>) -> impl Drop + use<> {
     ToldIfWrong(world.clone())
 }
 
+/// Answers that count as well as this one, by those of the differences that `checker` names that are about several threads.
+fn others_like(world: &World, end: usize, answer: Answer, was_alone: bool) -> Vec<Answer> {
+    let own = &world.ends[end];
+    match answer {
+        Answer::Shut(Ok(())) if !was_alone => vec![Answer::Shut(Err(ENOTCONN))],
+        Answer::Count(Err(ECONNRESET | EPIPE)) if own.misses_error => {
+            [ECONNABORTED, ETIMEDOUT].map(|errno| Answer::Count(Err(errno))).into()
+        }
+        Answer::Errno(ECONNRESET | EPIPE) if own.misses_error => {
+            [ECONNABORTED, ETIMEDOUT].map(Answer::Errno).into()
+        }
+        _ => Vec::new(),
+    }
+}
+
 impl Thread {
     fn chance(&self, of: u64) -> u64 {
         self.random.borrow_mut().random_range(0..of)
@@ -216,40 +232,19 @@ impl Thread {
         let mut next = first;
         while let Some(hearing) = next {
             self.looks().await;
-            next = self.hears_one(hearing).await;
-        }
-    }
-
-    async fn hears_one(&self, hearing: Hearing) -> Option<Hearing> {
-        self.trace(|| format!("hears {hearing:?}"));
-        let mut next = hearing.step(&self.hand, &self.hand);
-        // The kernel tells an error once. Another thread that asks before it is written down learns of none; that is
-        // a race of the library's, in docs/limitations.md.
-        if let (
-            Hearing::TakesError { .. } | Hearing::AsksOwnKernel,
-            Some(Hearing::LooksAtError { .. }),
-        ) = (hearing, next)
-        {
-            next = self.writes_down(next).await;
-        }
-        next
-    }
-
-    /// Hears to the end in one step.
-    async fn writes_down(&self, first: Option<Hearing>) -> Option<Hearing> {
-        let mut next = first;
-        while let Some(hearing) = next {
-            let is_reset = matches!(hearing, Hearing::NotesReset { .. });
-            if is_reset && self.hand.with(|world| world.has(Fault::NotesGoneFirst)) {
-                self.hand.note(Note::PeerGone);
-                self.pause().await;
-            }
-            self.hand.looks_at_own();
-            self.hand.looks_at_peer();
-            self.trace(|| format!("hears {hearing:?}"));
+            self.is_about_to_hear(hearing).await;
             next = hearing.step(&self.hand, &self.hand);
         }
-        None
+    }
+
+    /// Before a step of hearing: the fault of that, if it is planted.
+    async fn is_about_to_hear(&self, hearing: Hearing) {
+        let is_reset = matches!(hearing, Hearing::NotesReset { .. });
+        if is_reset && self.hand.with(|world| world.has(Fault::NotesGoneFirst)) {
+            self.hand.note(Note::PeerGone);
+            self.pause().await;
+        }
+        self.trace(|| format!("hears {hearing:?}"));
     }
 
     async fn tells(&self, call: Call) -> Told {
@@ -259,29 +254,11 @@ impl Thread {
                 return told;
             }
             self.looks().await;
-            self.trace(|| format!("tells {telling:?}"));
-            telling = match telling {
-                Telling::Hears(call, hearing @ Hearing::TakesError { has_ended }) => {
-                    // As in `hears_one`.
-                    let next = hearing.step(&self.hand, &self.hand);
-                    match next {
-                        Some(Hearing::LooksAtError { .. }) => {
-                            self.writes_down(next).await;
-                            Telling::Looks { call, has_heard: true }
-                        }
-                        Some(next) => Telling::Hears(call, next),
-                        None if !has_ended && call == Call::AsksError => Telling::AsksWhetherGone,
-                        None => Telling::Looks { call, has_heard: true },
-                    }
-                }
-                Telling::Hears(call, hearing) => {
-                    let next = self.hears_one(hearing).await;
-                    next.map_or(Telling::Looks { call, has_heard: true }, |next| {
-                        Telling::Hears(call, next)
-                    })
-                }
-                _ => telling.step(&self.hand, &self.hand),
-            };
+            match telling {
+                Telling::Hears(_, hearing) => self.is_about_to_hear(hearing).await,
+                _ => self.trace(|| format!("tells {telling:?}")),
+            }
+            telling = telling.step(&self.hand, &self.hand);
         }
     }
 
@@ -485,7 +462,7 @@ impl Thread {
             }
             Err(EAGAIN) => None,
             Err(errno) => {
-                self.writes_down(Hearing::failed(errno)).await;
+                self.hears(Hearing::failed(errno)).await;
                 self.ends_input().await
             }
         }
@@ -543,12 +520,9 @@ impl Thread {
             if let Some(here) = here {
                 world.checker.answered(here, &[Answer::Done]);
             }
-            match answer {
-                Answer::Shut(Ok(())) if !was_alone => {
-                    world.checker.answered(id, &[answer, Answer::Shut(Err(ENOTCONN))]);
-                }
-                _ => world.checker.answered(id, &[answer]),
-            }
+            let mut answers = vec![answer];
+            answers.extend(others_like(world, end, answer, was_alone));
+            world.checker.answered(id, &answers);
         });
         answer
     }
@@ -582,9 +556,7 @@ impl Thread {
                 Shutting::Refused => return Answer::Shut(Err(ENOTCONN)),
                 Shutting::Hears(hearing) => {
                     self.looks().await;
-                    let next = self.hears_one(hearing).await;
-                    shutting = next.map_or(Shutting::Refused, Shutting::Hears);
-                    continue;
+                    self.is_about_to_hear(hearing).await;
                 }
                 Shutting::Locks(_) => {
                     self.until(|world| !world.ends[self.hand.end].is_locked).await;
@@ -788,9 +760,9 @@ impl Thread {
             }
             world.checker.begin(end, Act::Breaks(errno));
             world.checker.begin(1 - end, Act::Breaks(ECONNRESET));
-            world.kernel.breaks(end, errno);
+            world.breaks(end, errno);
             if errno == ECONNABORTED {
-                world.kernel.breaks(1 - end, ECONNRESET);
+                world.breaks(1 - end, ECONNRESET);
             }
         });
     }

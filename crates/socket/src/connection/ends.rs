@@ -13,7 +13,7 @@ use crate::{Answer, Errno};
 use core::sync::atomic::Ordering;
 use sidestep_device::slab::flag as said;
 use sidestep_device::state::{Slot, flag};
-use sidestep_device::sys;
+use sidestep_device::{confinement, sys};
 use sidestep_proto::ends::{Call, Hearing, Kernel, Polled, State, Telling, Told, Words, errno};
 
 const _: () = assert!(
@@ -57,6 +57,10 @@ impl Kernel for End<'_> {
 
 /// Whether the kernel still knows a peer, or the number leads nowhere any more.
 fn is_connected(file: File<'_>) -> bool {
+    if confinement::is_confined() {
+        let hung_up = libc::POLLHUP;
+        return !file.poll_now(hung_up).is_ok_and(|seen| seen & hung_up as u32 != 0);
+    }
     !matches!(file.call(|fd| sys::socket_name(fd, true)), Err(sys::Errno(libc::ENOTCONN)))
 }
 
