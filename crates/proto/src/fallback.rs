@@ -445,6 +445,29 @@ impl Reason {
         })
     }
 
+    /// What an end on this host means by a code: the reverse of [`Self::diagnosis`]. The standard has fewer codes than there
+    /// are reasons here, and its own words are about links and adapters, of which two ends on one host have none.
+    #[must_use]
+    pub const fn meaning_of(diagnosis: Diagnosis) -> &'static str {
+        match diagnosis {
+            Diagnosis::TIMEOUT_CL => "the connection was ending before the two ends had agreed",
+            Diagnosis::CNFERR => "its operator said so, or it was too short to be worth moving",
+            Diagnosis::PEERNOSMC => "the other end was not found, or not in time",
+            Diagnosis::NOSMCDEV => "no adapter that is up, or no enterprise ID in common",
+            Diagnosis::NOSMCD2DEV => {
+                "another network namespace, another version of Sidestep, or not the PNET ID of the shared memory"
+            }
+            Diagnosis::OPTUNSUPP => {
+                "the program uses an option, a standard stream, io_uring or calls that only TCP serves"
+            }
+            Diagnosis::MAX_DMB => "all connection slots of the process are taken",
+            Diagnosis::INTERR => {
+                "the program forked or handed the socket on meanwhile, or a message made no sense"
+            }
+            _ => diagnosis.meaning(),
+        }
+    }
+
     /// The reason in words, without its detail: see [`Display`](fmt::Display).
     #[must_use]
     pub const fn words(self) -> &'static str {
@@ -534,7 +557,9 @@ impl fmt::Display for Reason {
         match (self, self.field(), self.peer_diagnosis()) {
             (Self::Unknown(code), ..) => write!(f, " (code {code})"),
             (_, Some(field), _) => write!(f, ": {field}"),
-            (.., Some(diagnosis)) => write!(f, ": {diagnosis}"),
+            (.., Some(code)) => {
+                write!(f, ": {:#010x} {} ({})", code.0, code.name(), Self::meaning_of(code))
+            }
             _ => Ok(()),
         }
     }

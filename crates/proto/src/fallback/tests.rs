@@ -118,6 +118,24 @@ fn words_tell_the_field_or_the_peers_own_code() {
     assert_eq!(say(Lack::NameTaken.into()), Reason::from(Lack::NameTaken).words());
 }
 
+/// Two ends on one host have neither links nor devices, so no code of theirs is told in the standard's words about such.
+#[test]
+fn what_a_peer_on_this_host_means_is_told_in_words_of_its_reasons() {
+    let codes: BTreeSet<_> = Reason::all().filter_map(Reason::diagnosis).collect();
+    for code in codes {
+        let meaning = Reason::meaning_of(code);
+        assert!(
+            !["LINK", "ISM", "device", "DMB"].iter().any(|it| meaning.contains(it)),
+            "{meaning}"
+        );
+    }
+    let ended = Reason::Program(ProgramDid::EndedMeanwhile).diagnosis().unwrap();
+    let told = Reason::PeerDeclined(ended).to_string();
+    assert!(
+        told.ends_with("TIMEOUT_CL (the connection was ending before the two ends had agreed)")
+    );
+}
+
 /// What is told of the peer says "the peer", or both ends; what is lacking here does not say that the
 /// peer has done anything.
 #[test]

@@ -58,7 +58,7 @@ pub(super) struct Finding {
     pub(super) change: Option<String>,
 }
 
-/// A diagnosis of the standard.
+/// A code of the standard, and what it means.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Code {
     pub(super) code: String,
@@ -68,10 +68,15 @@ pub(super) struct Code {
 
 impl Code {
     fn of(diagnosis: Diagnosis) -> Self {
+        Self { text: diagnosis.meaning(), ..Self::on_this_host(diagnosis) }
+    }
+
+    /// In the words of the ends of one host.
+    fn on_this_host(diagnosis: Diagnosis) -> Self {
         Self {
             code: format!("{:#010x}", diagnosis.0),
             name: diagnosis.name(),
-            text: diagnosis.meaning(),
+            text: Reason::meaning_of(diagnosis),
         }
     }
 }
@@ -292,7 +297,7 @@ impl Sight<'_> {
                 Decider::Peer => format!("the peer, {}", self.peer_of(kind)),
                 Decider::Nobody => "nobody: that is how things are".into(),
             },
-            code: Some(Code::of(diagnosis)),
+            code: Some(Code::on_this_host(diagnosis)),
             rule: match advice.rule {
                 Rule::None => None,
                 rule => Some(self.rule(kind.pid, rule)),
