@@ -288,7 +288,8 @@ impl<D: Device> Host<D> {
     /// first contacts that come to nothing; but a connection for which there is a group waits for none.
     ///
     /// A group whose peer can add no buffer comes last, but before a new one: the peer has a free buffer for each connection that
-    /// the group has room for. Else a group that was full once would never be joined again, and each burst leave one behind.
+    /// the group has room for. Else a group that was full once would never be joined again, and each burst leave one behind. One
+    /// whose peer has wanted another buffer all the same, of a size that it has none of, does not fit.
     fn place_for(&self, proposal: &Proposal, near: &[u32]) -> Place {
         let near = || near.iter().filter_map(|id| Some((*id, self.groups.get(id)?)));
         let fitting = near()

@@ -60,6 +60,10 @@ impl LinkGroup {
     /// Server: whether a connection with this Proposal can be one of the group. In version 2 the MAC
     /// says nothing, and Linux proposes with a peer ID of zeros: so it must be that of the Proposal
     /// which the group was made for, not the one that the Confirm told.
+    ///
+    /// A peer that was refused a buffer has 255, and none of the size that it needed: what it needs next is its own to
+    /// know, so its next connections begin another group. Linux keeps buffers by their sizes, and frees none
+    /// before the group ends.
     #[must_use]
     pub fn fits(&self, proposer: PeerId, gid: RoceGid, mac: Mac, vlan: u16) -> bool {
         let leads_there = |link: &Link| {
@@ -73,6 +77,7 @@ impl LinkGroup {
             && self.local.vlan == vlan
             && self.active().any(leads_there)
             && self.connections.len() < usize::from(self.max_conns)
+            && !self.peer_rmbs.has_refused()
     }
 
     /// Whether the peer can add a receive buffer. It keeps those that its connections have left, for the next ones: where this

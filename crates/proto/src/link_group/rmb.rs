@@ -129,6 +129,8 @@ impl Rmb {
 pub(super) struct PeerRmbs {
     known: Vec<(PeerRmbId, Keys)>,
     last_id: u32,
+    /// There was no room for one since the last one was taken or withdrawn.
+    has_refused: bool,
 }
 
 /// Why an RToken of the peer was not taken.
@@ -150,7 +152,8 @@ impl PeerRmbs {
         if self.find(link, rtoken.rkey).is_some() {
             return self.known_as(link, rtoken).ok_or(NotTaken::Contradiction);
         }
-        if self.known.len() >= RMBS_MAX {
+        self.has_refused = self.known.len() >= RMBS_MAX;
+        if self.has_refused {
             return Err(NotTaken::Full);
         }
         // Not one in use, however long the group lives.
@@ -202,6 +205,12 @@ impl PeerRmbs {
     /// The peer has withdrawn it, on all links.
     pub(super) fn remove(&mut self, id: PeerRmbId) {
         self.known.retain(|(known, _)| *known != id);
+        self.has_refused = false;
+    }
+
+    /// The peer has wanted one more than there can be, and has withdrawn none since.
+    pub(super) const fn has_refused(&self) -> bool {
+        self.has_refused
     }
 
     pub(super) fn forget_link(&mut self, link: LinkUserId) {

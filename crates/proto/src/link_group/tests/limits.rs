@@ -121,6 +121,28 @@ fn a_peers_buffer_beyond_the_limit_is_refused_for_now() {
     assert!(!table.client().has_room_for_peer_rmb());
 }
 
+/// Linux keeps its buffers by their sizes. With 255 of other sizes it asks for one more, and is refused: its next connection
+/// is to have a new group, and not to be refused again.
+#[test]
+fn a_peer_that_was_refused_a_buffer_begins_another_group() {
+    let mut table = single();
+    let Adapter { gid, mac, .. } = adapter(Role::Client, 1);
+    let fits = |table: &mut Table| table.server().fits(PeerId([2; 8]), gid, mac, 0);
+    for id in 2..=255 {
+        add_rmb(&mut table, Role::Client, id).unwrap();
+    }
+    table.run(s(2));
+    assert!(!table.server().has_room_for_peer_rmb() && fits(&mut table));
+    let (step, entries) = (ConfirmRkeyStep::Request, Default::default());
+    let (rkey, address, form) = (Rkey(0xFFFF), RmbAddress(0), table.server().form);
+    let one_more = llc::ConfirmRkey { form, step, rkey, address, remaining: 0, entries };
+    table.inject(Role::Server, 1, &one_more.into());
+    assert!(!fits(&mut table));
+    remove_rmb(&mut table, Role::Client, 9).unwrap();
+    table.run(s(2));
+    assert!(fits(&mut table));
+}
+
 #[test]
 fn a_buffer_that_cannot_be_registered_is_not_announced() {
     let mut table = single();
