@@ -237,8 +237,13 @@ pub unsafe fn take_back<T>(at: NonNull<T>) -> T {
 /// alone.
 ///
 /// # Errors
-/// `ENOMEM` as the kernel says.
+/// `ENOMEM` as the kernel says, or when it is more than a quarter of `RLIMIT_AS`.
 pub(crate) fn reserve_unwritten(len: usize) -> Result<Mapping> {
+    // A program with so few addresses needs them itself: its threads could not be created while they are reserved, and
+    // a link group would find no room in any case.
+    if len as u64 > sys::soft_limit(libc::RLIMIT_AS) / 4 {
+        return Err(Errno(libc::ENOMEM));
+    }
     Ok(Mapping::new(sys::map(None, len, false)?, len))
 }
 
