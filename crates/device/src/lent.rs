@@ -4,11 +4,15 @@
 //! pass the bytes on, as the gateway does, needs no buffer: the library shows it where they lie.
 //!
 //! ```text
-//!   the program ── look ──> [ the peer's ring ]   the bytes stay there, and are copied from there
+//!   the program ── look ──> [ the peer's ring ]   the bytes stay there, and are read from there
 //!               ── pass ──>                       so many are done with: the peer may write over them
+//!               ── reset ─>                       the connection has ended, but the ring stays as it is
 //! ```
 //!
-//! The two are a [`Lender`] in the library, found by [its name](NAME). Its version is a part of the name, so a program
+//! Until they are passed the bytes stay as they are, unless their writer breaks the rules: an adapter may send them from
+//! there, and again, for as long as the end is open. So `look` can also leave out those that are under way.
+//!
+//! The three are a [`Lender`] in the library, found by [its name](NAME). Its version is a part of the name, so a program
 //! and a library of different builds either agree or do without.
 //!
 //! An end that is lent has one reader: between `look` and `pass` no other thread or process takes bytes of it.
@@ -17,7 +21,7 @@ use crate::sys::Errno;
 use core::ffi::CStr;
 
 /// Where the library has its [`Lender`].
-pub const NAME: &CStr = c"sidestep_lender_1";
+pub const NAME: &CStr = c"sidestep_lender_2";
 
 /// The bytes do not lie in a ring, or not all of them: `recv` has them. The kernel never says this of a TCP socket.
 pub const ELSEWHERE: Errno = Errno(libc::EOPNOTSUPP);
@@ -30,14 +34,20 @@ pub struct Lent {
     pub stretches: [(*const u8, usize); 2],
     /// Where the first of them is in the stream, for `pass`.
     pub position: u64,
+    /// The memory of the ring, mapped as long as the end is open: the byte at a position lies at that modulo the length.
+    pub memory: (*const u8, usize),
     /// It is one urgent byte.
     pub is_urgent: bool,
 }
 
 impl Lent {
     /// No byte.
-    pub const NOTHING: Self =
-        Self { stretches: [(core::ptr::null(), 0); 2], position: 0, is_urgent: false };
+    pub const NOTHING: Self = Self {
+        stretches: [(core::ptr::null(), 0); 2],
+        position: 0,
+        memory: (core::ptr::null(), 0),
+        is_urgent: false,
+    };
 
     /// How many they are.
     #[must_use]
@@ -56,11 +66,14 @@ impl Lent {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Lender {
-    /// Says what lies ahead of the reader: as `recv` that does not wait, so many bytes, 0 at the end of the stream, or
-    /// a negated error number, [`ELSEWHERE`] among them.
-    pub look: extern "C" fn(fd: i32, lent: &mut Lent) -> isize,
+    /// Says what lies behind the next `skip` bytes, which `look` has shown before: as `recv` that does not wait, so many
+    /// bytes, 0 at the end of the stream, or a negated error number, [`ELSEWHERE`] among them. The end is told when
+    /// nothing is left to skip.
+    pub look: extern "C" fn(fd: i32, skip: usize, lent: &mut Lent) -> isize,
     /// The reader is done with so many bytes of those that `look` has shown at `position`.
     pub pass: extern "C" fn(fd: i32, position: u64, count: usize),
+    /// Ends the connection by a reset, of which the peer learns at once; the ring is the end's until that is closed.
+    pub reset: extern "C" fn(fd: i32),
 }
 
 impl Lender {
@@ -73,13 +86,13 @@ impl Lender {
         unsafe { address.cast::<Self>().as_ref() }
     }
 
-    /// What lies ahead of the reader of a descriptor; no byte: the end of the stream.
+    /// What lies behind the next `skip` bytes of a descriptor; no byte: the end of the stream.
     ///
     /// # Errors
     /// `EAGAIN`: nothing for now. [`ELSEWHERE`]. Else what `recv` says of the connection, once.
-    pub fn look(&self, fd: i32) -> Result<Lent, Errno> {
+    pub fn look(&self, fd: i32, skip: usize) -> Result<Lent, Errno> {
         let mut lent = Lent::NOTHING;
-        match (self.look)(fd, &mut lent) {
+        match (self.look)(fd, skip, &mut lent) {
             errno @ ..0 => Err(Errno(-errno as i32)),
             _ => Ok(lent),
         }

@@ -88,6 +88,12 @@ impl Ring {
         self.len * LAPS
     }
 
+    /// Where that is in this process, and how long.
+    #[must_use]
+    pub fn memory(&self) -> (*const u8, usize) {
+        (self.base.cast_const(), self.memory_len())
+    }
+
     /// Whether this is [`Self::NONE`].
     #[must_use]
     pub fn is_empty(&self) -> bool {

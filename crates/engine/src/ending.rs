@@ -182,6 +182,10 @@ impl<D: Device> Host<D> {
         let Some(stream) = self.streams.get_mut(&token).filter(is_over) else { return };
         stream.source = None;
         let (id, is_held, buffer) = (stream.group, stream.is_held, stream.outgoing.take());
+        let lent = stream.lent.take();
+        if let Some(lent) = lent {
+            self.scrap(lent.ring);
+        }
         if let Some(buffer) = buffer {
             match self.groups.get_mut(&id) {
                 Some(group) => group.send_buffers.push(buffer),

@@ -18,11 +18,13 @@ pub enum Event {
     Readable(AlertToken),
     /// There is room to send, after a `send` that found none.
     Writable(AlertToken),
+    /// Of the bytes that are sent in place, fewer are [kept](crate::Host::kept).
+    Sent(AlertToken),
     /// The peer has an urgent byte to send, or has sent it.
     Urgent(AlertToken),
     /// The connection has ended in disorder. The program is to close it.
     Reset(AlertToken, Reset),
-    /// Nothing is left of a connection that the program has closed, or that was declined.
+    /// Nothing is left of a connection that the program has closed, or that was declined: no adapter reads its ring.
     Gone(AlertToken),
 }
 

@@ -14,7 +14,7 @@ use sidestep_wire::{AlertToken, LinkUserId, PeerId, QpNumber};
 use crate::event::{CallError, Event};
 use crate::group::Group;
 use crate::request::Waiting;
-use crate::stream::{Readable, Stage, Stream};
+use crate::stream::{InPlace, Readable, Stage, Stream};
 use crate::usage::{Tally, Usage};
 
 /// The identity of a host.
@@ -173,7 +173,7 @@ impl<D: Device> Host<D> {
         self.settle(now);
         let mut port = self.ports.remove(&id)?;
         let waiting = self.groups.values_mut().flat_map(|group| &mut group.send_buffers);
-        let used = self.streams.values_mut().filter_map(|stream| stream.outgoing.as_mut());
+        let used = self.streams.values_mut().flat_map(Stream::sources);
         for buffer in waiting.chain(used) {
             buffer.part_from(id).into_iter().for_each(|source| port.device.take_back(source));
         }
@@ -354,6 +354,10 @@ impl<D: Device> Host<D> {
         now: Duration,
     ) -> Result<usize, CallError> {
         let stream = self.held(token)?;
+        if stream.sends_in_place() && stream.kept() == 0 {
+            self.send_from_buffer(token);
+        }
+        let stream = self.held(token)?;
         let sent = stream.queue(bytes, is_urgent)?;
         if sent == 0 && !bytes.is_empty() {
             stream.wants_room = true;
@@ -362,6 +366,44 @@ impl<D: Device> Host<D> {
         self.rouse(token);
         self.settle(now);
         Ok(sent)
+    }
+
+    /// Sends bytes from where they lie. False: not now, because bytes before them lie elsewhere, or because the adapter
+    /// cannot read there. They are to be [sent](Self::send) by a copy then.
+    ///
+    /// They stay as they are until they are not [kept](Self::kept) any more, as [`Event::Sent`] tells, and the memory
+    /// until [`Event::Gone`].
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send), but it always has room.
+    pub fn send_in_place(
+        &mut self,
+        connection: AlertToken,
+        bytes: &InPlace<'_>,
+        now: Duration,
+    ) -> Result<bool, CallError> {
+        let stream = self.held(connection)?;
+        if let Some(engine) = &stream.connection {
+            engine.may_send()?;
+        }
+        let goes_on = stream.goes_on_at(bytes.position);
+        if !goes_on && (stream.kept() > 0 || !self.send_from_ring(connection, bytes)) {
+            return Ok(false);
+        }
+        self.held(connection)?.queue_in_place(bytes)?;
+        self.rouse(connection);
+        self.settle(now);
+        Ok(true)
+    }
+
+    /// Bytes that were sent and are not known to have arrived: the adapter may have to read them again.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError::Unknown`], [`CallError::Reset`].
+    pub fn kept(&mut self, connection: AlertToken) -> Result<u64, CallError> {
+        Ok(self.held(connection)?.kept())
     }
 
     /// Receives bytes, as many as there are and fit; 0: no more will come.

@@ -117,6 +117,6 @@ pub use event::{CallError, Event, Reset};
 pub use host::{Drops, Holdings, Host, Settings};
 pub use request::{Caller, Request, Sizes};
 pub use sidestep_proto::rendezvous::hosts::{Proposer, Terms, Wording};
-pub use stream::Readable;
+pub use stream::{InPlace, Readable};
 pub use usage::{Tally, Traffic, Usage};
 pub use view::{AdapterView, ConnectionView, LinkView};

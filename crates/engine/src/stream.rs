@@ -7,6 +7,14 @@
 //!
 //! The copy into the send buffer is the only one on the sending side: the adapter takes the bytes
 //! from there, again if need be, and they stay until they are known to have arrived.
+//!
+//! Where the bytes lie in a ring already, and stay there for as long, they are sent in place, without that copy:
+//!
+//! ```text
+//!   the program's ring ──WRITE──> the peer's RMBE      Event::Sent: so many are needed no more
+//! ```
+//!
+//! All bytes that are under way lie in one of the two. So it is the other one's turn only when none is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -94,6 +102,28 @@ impl SendBuffer {
     }
 }
 
+/// A ring that bytes are sent from in place.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    pub(crate) ring: SendBuffer,
+    /// What is under way lies there, and what comes next: this is where the first byte of the connection would lie.
+    pub(crate) begin: Option<u64>,
+}
+
+/// Bytes in a ring, where they stay until they are known to have arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct InPlace<'a> {
+    /// The memory of the ring: the byte at a position lies at that modulo its length, a power of two. One ring for the
+    /// life of a connection.
+    pub ring: &'a Arc<Shared>,
+    /// Of the first of them in the ring.
+    pub position: u64,
+    /// How many, at most as many as there is memory.
+    pub len: usize,
+    /// The last of them is urgent.
+    pub is_urgent: bool,
+}
+
 /// Bytes of the peer's that lie in the RMBE, in order.
 #[derive(Clone, Copy, Debug)]
 pub struct Readable<'a> {
@@ -153,7 +183,10 @@ pub(crate) struct Stream {
     pub(crate) incoming: Arc<Shared>,
     /// Until nothing of it is needed any more.
     pub(crate) outgoing: Option<SendBuffer>,
-    /// By which the adapter of its link reads that.
+    pub(crate) lent: Option<Lent>,
+    /// An adapter cannot read the ring.
+    pub(crate) is_ring_refused: bool,
+    /// By which the adapter of its link reads what is sent.
     pub(crate) source: Option<Source>,
     /// Bytes that the program has sent.
     pub(crate) queued: u64,
@@ -209,6 +242,8 @@ impl Stream {
             rmb,
             incoming,
             outgoing: Some(outgoing),
+            lent: None,
+            is_ring_refused: false,
             source: None,
             queued: 0,
             wants_room: false,
@@ -221,10 +256,58 @@ impl Stream {
         }
     }
 
+    /// Bytes that are not known to have arrived.
+    pub(crate) fn kept(&self) -> u64 {
+        self.connection.as_ref().map_or(0, Connection::kept)
+    }
+
+    /// Whether what is under way lies in a ring, and what comes next.
+    pub(crate) fn sends_in_place(&self) -> bool {
+        self.begin_in_place().is_some()
+    }
+
+    fn begin_in_place(&self) -> Option<u64> {
+        self.lent.as_ref()?.begin
+    }
+
     /// Bytes that fit into the send buffer.
     pub(crate) fn room(&self) -> usize {
-        let kept = self.connection.as_ref().map_or(0, Connection::kept);
-        self.outgoing.as_ref().map_or(0, |buffer| buffer.memory.len() - kept as usize)
+        let len = self.outgoing.as_ref().map_or(0, |buffer| buffer.memory.len());
+        match (self.sends_in_place(), self.kept()) {
+            (true, 1..) => 0,
+            (true, 0) => len,
+            (false, kept) => len - kept as usize,
+        }
+    }
+
+    /// Where what is sent next is to be read from: the ring, or the send buffer.
+    pub(crate) fn sending_from(&mut self) -> Option<&mut SendBuffer> {
+        match &mut self.lent {
+            Some(Lent { ring, begin: Some(_) }) => Some(ring),
+            _ => self.outgoing.as_mut(),
+        }
+    }
+
+    /// All that adapters may read.
+    pub(crate) fn sources(&mut self) -> impl Iterator<Item = &mut SendBuffer> {
+        let ring = self.lent.as_mut().map(|lent| &mut lent.ring);
+        self.outgoing.iter_mut().chain(ring)
+    }
+
+    /// Whether bytes can be sent in place, behind those that are under way.
+    pub(crate) fn goes_on_at(&self, position: u64) -> bool {
+        self.begin_in_place().is_some_and(|begin| begin.wrapping_add(self.queued) == position)
+    }
+
+    /// Sends bytes from where they lie, in the ring that what is under way lies in.
+    pub(crate) fn queue_in_place(&mut self, bytes: &InPlace<'_>) -> Result<(), SendError> {
+        let Some(connection) = &mut self.connection else { return Ok(()) };
+        match bytes.is_urgent {
+            true => connection.queue_urgent(bytes.len as u64)?,
+            false => connection.queue(bytes.len as u64)?,
+        }
+        self.queued += bytes.len as u64;
+        Ok(())
     }
 
     /// Puts bytes into the send buffer, as many as fit, and returns how many. If all of them do and
@@ -307,7 +390,7 @@ impl Stream {
         true
     }
 
-    /// A stretch of bytes is one WRITE, or two around the end of the send buffer. How many it was.
+    /// A stretch of bytes is one WRITE, or two around the end of where they lie. How many it was.
     fn take_write(
         &self,
         of: AlertToken,
@@ -317,7 +400,8 @@ impl Stream {
     ) -> usize {
         let Some(source) = &self.source else { return 0 };
         let len = source.memory.len();
-        let at = (write.from % len as u64) as usize;
+        let from = self.begin_in_place().unwrap_or(0).wrapping_add(write.from);
+        let at = (from % len as u64) as usize;
         let first = (len - at).min(write.len as usize) as u32;
         let to = rtoken.address.0.wrapping_add(offset + u64::from(write.to));
         let behind = to.wrapping_add(u64::from(first));

@@ -1,17 +1,19 @@
 //! What comes over a link, and what connections send.
 
 use std::ops::Bound;
+use std::sync::Arc;
 use std::time::Duration;
 
+use sidestep_proto::connection::Receipt;
 use sidestep_proto::link_group::AdapterId;
-use sidestep_rdma::device::{Device, Event as DeviceEvent};
+use sidestep_rdma::device::{Device, Event as DeviceEvent, Source};
 use sidestep_wire::cdc::{self, CdcMessage};
 use sidestep_wire::{AlertToken, LinkUserId, QpNumber};
 
 use crate::carrier::{Carrier, Posted};
 use crate::event::{Event, Reset};
 use crate::host::Host;
-use crate::stream::{Stage, Stream};
+use crate::stream::{InPlace, Lent, SendBuffer, Stage, Stream};
 
 // ---- from the adapters --------------------------------------------------------------------------
 
@@ -72,15 +74,33 @@ impl<D: Device> Host<D> {
             }
             Some(Posted::Write(token)) => self.arrived(token, now),
             Some(Posted::Cdc(token, receipt)) => {
-                let connection = self.streams.get_mut(&token).and_then(|it| it.connection.as_mut());
-                if let Some(connection) = connection {
-                    connection.completed(receipt);
-                }
+                self.note_arrival(token, receipt);
                 self.arrived(token, now);
             }
             None => {}
         }
         self.post(id, link);
+    }
+
+    /// A CDC message of a connection has arrived, and all bytes before it.
+    fn note_arrival(&mut self, token: AlertToken, receipt: Receipt) {
+        let Some(stream) = self.streams.get_mut(&token) else { return };
+        let before = stream.kept();
+        if let Some(connection) = &mut stream.connection {
+            connection.completed(receipt);
+        }
+        if stream.kept() < before {
+            self.tell_sent(token);
+        }
+    }
+
+    /// Tells the owner of bytes that are sent in place, once for all that have arrived together.
+    fn tell_sent(&mut self, token: AlertToken) {
+        let stream = self.streams.get(&token).filter(|it| it.is_held && it.sends_in_place());
+        let (event, last) = (Event::Sent(token), self.events.back());
+        if stream.is_some() && last != Some(&event) {
+            self.events.push_back(event);
+        }
     }
 
     /// A message of a connection is on its way no more.
@@ -271,14 +291,62 @@ impl<D: Device> Host<D> {
     /// Lets the adapter of its link read what a connection sends. False: there is no such link, or
     /// the device refuses.
     pub(crate) fn lend(&mut self, token: AlertToken) -> bool {
-        self.streams.get_mut(&token).is_some_and(|stream| {
-            stream.source = stream.to.and_then(|(link, _)| {
-                let adapter = self.groups.get(&stream.group)?.carriers.get(&link)?.adapter;
-                let device = &mut self.ports.get_mut(&adapter)?.device;
-                stream.outgoing.as_mut()?.lend_to(adapter, device)
-            });
-            stream.source.is_some()
-        })
+        let source = self.source_of(token);
+        let is_there = source.is_some();
+        if let Some(stream) = self.streams.get_mut(&token) {
+            stream.source = source;
+        }
+        is_there
+    }
+
+    fn source_of(&mut self, token: AlertToken) -> Option<Source> {
+        let stream = self.streams.get_mut(&token)?;
+        let (link, _) = stream.to?;
+        let carrier = self.groups.get(&stream.group)?.carriers.get(&link)?;
+        let device = &mut self.ports.get_mut(&carrier.adapter)?.device;
+        let is_ring = stream.sends_in_place();
+        let source = stream.sending_from()?.lend_to(carrier.adapter, device)?;
+        (!is_ring || device.can_read(carrier.qp, &source)).then_some(source)
+    }
+
+    /// From now on a connection sends in place, from these bytes on. Nothing of it is under way. False: it is about to
+    /// change links, or the adapter of its link cannot read the ring, and is not asked again.
+    pub(crate) fn send_from_ring(&mut self, token: AlertToken, bytes: &InPlace<'_>) -> bool {
+        let Some(stream) = self.streams.get_mut(&token) else { return false };
+        if stream.is_ring_refused || stream.moving {
+            return false;
+        }
+        let lent = stream.lent.get_or_insert_with(|| Lent {
+            ring: SendBuffer { memory: Arc::clone(bytes.ring), sources: Vec::new() },
+            begin: None,
+        });
+        lent.begin = Some(bytes.position.wrapping_sub(stream.queued));
+        let can_read = self.lend(token);
+        if !can_read {
+            self.refuse_ring(token);
+        }
+        can_read
+    }
+
+    fn refuse_ring(&mut self, token: AlertToken) {
+        let Some(stream) = self.streams.get_mut(&token) else { return };
+        stream.is_ring_refused = true;
+        if let Some(lent) = stream.lent.take() {
+            self.scrap(lent.ring);
+        }
+        self.lend(token);
+    }
+
+    /// A connection sends from its send buffer, which each adapter can read. Nothing of it is under way.
+    pub(crate) fn send_from_buffer(&mut self, token: AlertToken) {
+        let Some(stream) = self.streams.get_mut(&token) else { return };
+        if let Some(lent) = &mut stream.lent {
+            lent.begin = None;
+        }
+        // Else it is lent to the adapter of the next link.
+        if !stream.moving {
+            self.lend(token);
+        }
     }
 
     // ---- failover -------------------------------------------------------------------------------
@@ -375,6 +443,8 @@ impl<D: Device> Host<D> {
         if let Some(connection) = &mut stream.connection {
             connection.change_link();
         }
+        // What the peer has read is known to have arrived by then.
+        self.tell_sent(token);
         self.rouse(token);
     }
 }

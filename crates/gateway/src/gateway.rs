@@ -124,6 +124,8 @@ pub struct Gateway {
     shares: HashMap<u32, Share>,
     /// Sessions by the host's name for them.
     owners: HashMap<AlertToken, u64>,
+    /// H of sessions that were reset while an adapter might read its ring.
+    lingering: HashMap<AlertToken, TcpStream>,
     /// Sessions that may do something.
     ready: VecDeque<u64>,
     deadlines: BTreeSet<(Duration, u64)>,
@@ -194,6 +196,7 @@ impl Gateway {
             last_session: 0,
             shares: HashMap::new(),
             owners: HashMap::new(),
+            lingering: HashMap::new(),
             ready: VecDeque::new(),
             deadlines: BTreeSet::new(),
             chunk: vec![0; CHUNK].into_boxed_slice(),
@@ -492,7 +495,10 @@ impl Gateway {
         while let Some(event) = self.host.poll_event() {
             let token = token_of(&event);
             let number = match event {
-                Event::Gone(_) => self.owners.remove(&token),
+                Event::Gone(_) => {
+                    self.lingering.remove(&token);
+                    self.owners.remove(&token)
+                }
                 _ => self.owners.get(&token).copied(),
             };
             if let Some(number) = number {
@@ -569,6 +575,7 @@ const fn token_of(event: &Event) -> AlertToken {
         | Event::Established(token)
         | Event::Readable(token)
         | Event::Writable(token)
+        | Event::Sent(token)
         | Event::Urgent(token)
         | Event::Reset(token, _)
         | Event::Gone(token) => *token,
@@ -675,7 +682,7 @@ impl Gateway {
             }
         }
         log::debug!("connection {number} is over: {end:?}");
-        session.end(end);
+        self.lingering.extend(session.end(end));
     }
 }
 

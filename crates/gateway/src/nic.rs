@@ -94,6 +94,10 @@ impl Device for Nic {
         either!(self, device => device.lend(memory))
     }
 
+    fn can_read(&mut self, qp: QpNumber, source: &Source) -> bool {
+        either!(self, device => device.can_read(qp, source))
+    }
+
     fn take_back(&mut self, source: Source) {
         either!(self, device => device.take_back(source));
     }

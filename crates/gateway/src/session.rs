@@ -5,7 +5,7 @@
 //!             │      │ agreed                         │ declined
 //!             │      v                                v
 //!   broken    │   Moved                            Relayed
-//!             │   H ──> send buffer ──> SMC-R      H ──> outward ──> N
+//!             │   H's ring ───────────> SMC-R      H ──> outward ──> N
 //!             │   H <─────── RMBE <──── SMC-R      H <── inward  <── N
 //!             v      │                                │
 //!         both reset └── over, in order or reset      └── over, in order or both reset
@@ -19,6 +19,7 @@
 //! | SMC-R: reset, whatever the reason | RST on H |
 //! | both directions have ended | `close`, and H is closed in order |
 //! | H is full, or SMC-R is | the other side is not read |
+//! | bytes have arrived by SMC-R | H's ring has room for as many |
 //! | an urgent byte | an urgent byte, also where the bytes stay on TCP |
 //! | the IP filter denies N since its rules have changed | both are reset |
 //!
@@ -47,7 +48,7 @@ use crate::bytes::Kept;
 use crate::control::Offer;
 use crate::foreign::Foreign;
 use crate::intake::{self, Intake};
-use crate::lent::{self, Ahead};
+use crate::lent::{self, Ahead, Ring};
 use crate::lessons::{self, Lessons};
 use crate::limits::{LEAVE_PATIENCE, N_KEEPALIVE, SEND_BUFFER_MAX, TURN};
 use crate::nic::Nic;
@@ -144,6 +145,10 @@ struct Moved {
     begun: Duration,
     /// What may be done with the host's connection.
     host_is: Ready,
+    /// What is sent in place.
+    ring: Ring,
+    /// Some of it has arrived since.
+    has_arrived: bool,
     /// The program sends no more.
     has_ended: bool,
     /// The peer sends no more.
@@ -296,6 +301,12 @@ impl Session {
             }
             (Stage::Moved(moved), EngineEvent::Readable(_)) => moved.host_is.read = true,
             (Stage::Moved(moved), EngineEvent::Writable(_)) => moved.host_is.write = true,
+            (Stage::Moved(moved), EngineEvent::Sent(_)) => {
+                moved.has_arrived = true;
+                moved.host_is.write = true;
+                // Its end, or what comes by TCP from here on, is told when nothing before is under way.
+                self.h_is.read = true;
+            }
             (Stage::Moved(moved), EngineEvent::Reset(_, reset)) => {
                 log::info!("connection {}: reset: {reset}", self.number);
                 moved.host_is = Ready::ALL;
@@ -319,8 +330,9 @@ impl Session {
         fate
     }
 
-    /// The last thing that happens: H is closed in this way, and N let go.
-    pub(crate) fn end(self, end: End) {
+    /// The last thing that happens: H is closed in this way, and N let go. Returns H, which is reset but still open,
+    /// where an adapter may read its ring until the host's connection is gone.
+    pub(crate) fn end(self, end: End) -> Option<(AlertToken, TcpStream)> {
         if end == End::InOrder {
             // If it fails, the program sees a reset.
             let _ = sockopt::set_socket_linger(&self.h, None);
@@ -328,6 +340,13 @@ impl Session {
         if end == End::ResetBoth {
             // The program has N as well, and closing ours would say nothing.
             let _ = net::connect_unspec(&self.n);
+        }
+        match self.stage {
+            Stage::Moved(moved) if moved.ring.under_way() > 0 => {
+                lent::reset(&self.h);
+                Some((moved.token, self.h))
+            }
+            _ => None,
         }
     }
 
@@ -608,6 +627,8 @@ impl Moved {
             token,
             begun: now,
             host_is: Ready::ALL,
+            ring: Ring::default(),
+            has_arrived: false,
             has_ended: false,
             peer_has_ended: false,
             is_told: false,
@@ -622,6 +643,10 @@ impl Moved {
         h_is: &mut Ready,
         world: &mut World<'_>,
     ) -> Result<bool, Cut> {
+        if mem::take(&mut self.has_arrived) {
+            let kept = world.host.kept(self.token).map_err(|_| Cut)?;
+            self.ring.pass_arrived(h, usize::try_from(kept).unwrap_or(usize::MAX));
+        }
         let mut moved = 0;
         loop {
             if self.has_ended || !h_is.read || !self.host_is.write {
@@ -641,15 +666,20 @@ impl Moved {
         }
     }
 
-    /// Takes what lies in the program's ring into the send buffer, or reads as much from H as that has room for.
+    /// Sends what lies in the program's ring, or reads as much from H as the send buffer has room for.
     fn take_in(&mut self, h: &TcpStream, world: &mut World<'_>) -> Result<Intake, Cut> {
-        if let Some(ahead) = lent::look(h).map_err(|_| Cut)? {
-            let Ahead::Bytes(ahead) = ahead else { return Ok(ahead.into()) };
-            let count = self.send_to_host(ahead.stretches, ahead.is_urgent, world)?;
-            lent::pass(h, &ahead, count);
-            return Ok(Intake::Bytes { count, is_urgent: ahead.is_urgent });
-        }
         let nothing = Intake::Bytes { count: 0, is_urgent: false };
+        let under_way = self.ring.under_way();
+        match lent::look(h, under_way).map_err(|_| Cut)? {
+            Some(Ahead::Bytes(ahead)) => return self.send_lent(h, &ahead, world),
+            Some(ahead) => return Ok(ahead.into()),
+            None if under_way > 0 => {
+                // They come before what comes by TCP, and are not to be read once more.
+                self.host_is.write = false;
+                return Ok(nothing);
+            }
+            None => {}
+        }
         let Some(room) = self.unless_full(world.host.room(self.token))? else { return Ok(nothing) };
         let room = room.min(world.chunk.len());
         let taken = intake::take(h, &mut world.chunk[..room]).map_err(|_| Cut)?;
@@ -664,6 +694,28 @@ impl Moved {
             }
         }
         Ok(taken)
+    }
+
+    /// Has bytes of the ring sent in place, or else by a copy, if nothing before them is under way.
+    fn send_lent(
+        &mut self,
+        h: &TcpStream,
+        ahead: &lent::Bytes<'_>,
+        world: &mut World<'_>,
+    ) -> Result<Intake, Cut> {
+        let is_urgent = ahead.is_urgent;
+        let bytes = self.ring.in_place(ahead);
+        if world.host.send_in_place(self.token, &bytes, world.now).map_err(|_| Cut)? {
+            self.ring.note_sent(ahead);
+            return Ok(Intake::Bytes { count: ahead.len(), is_urgent });
+        }
+        if self.ring.under_way() > 0 {
+            self.host_is.write = false;
+            return Ok(Intake::Bytes { count: 0, is_urgent });
+        }
+        let count = self.send_to_host(ahead.stretches, is_urgent, world)?;
+        lent::pass(h, ahead, count);
+        Ok(Intake::Bytes { count, is_urgent })
     }
 
     /// Returns how many bytes the host takes; if it is not all, it wants no more for now.

@@ -6,10 +6,10 @@ use sidestep_socket::program::lending;
 /// By this name, which is [`sidestep_device::lent::NAME`], the program finds it.
 #[unsafe(no_mangle)]
 #[used]
-static sidestep_lender_1: Lender = Lender { look, pass };
+static sidestep_lender_2: Lender = Lender { look, pass, reset };
 
-extern "C" fn look(fd: i32, lent: &mut Lent) -> isize {
-    match lending::look(fd) {
+extern "C" fn look(fd: i32, skip: usize, lent: &mut Lent) -> isize {
+    match lending::look(fd, skip) {
         Ok(found) => {
             *lent = found;
             found.len() as isize
@@ -20,4 +20,8 @@ extern "C" fn look(fd: i32, lent: &mut Lent) -> isize {
 
 extern "C" fn pass(fd: i32, position: u64, count: usize) {
     lending::pass(fd, position, count);
+}
+
+extern "C" fn reset(fd: i32) {
+    lending::reset(fd);
 }

@@ -129,6 +129,12 @@ pub trait Device {
     /// refuses.
     fn lend(&mut self, memory: &Arc<Shared>) -> Option<Source>;
 
+    /// Whether WRITEs of a queue pair can be sent from there. A device may find out only when the first one is posted,
+    /// and the queue pair is broken then if they cannot; asked before, it says so and nothing breaks.
+    fn can_read(&mut self, _qp: QpNumber, _source: &Source) -> bool {
+        true
+    }
+
     /// The end of it. Nothing that was posted from it is under way.
     fn take_back(&mut self, source: Source);
 

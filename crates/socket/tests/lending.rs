@@ -84,7 +84,7 @@ fn what_comes_by_tcp_is_not_lent() {
     let pair = Pair::fresh();
     assert_eq!(pair.send(b"x", 0), Ok(1));
     assert_eq!(pair.look(), Err(ELSEWHERE.0));
-    assert_eq!(lending::look(-1), Err(ELSEWHERE.0));
+    assert_eq!(lending::look(-1, 0), Err(ELSEWHERE.0));
 }
 
 #[test]

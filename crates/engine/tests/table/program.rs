@@ -1,11 +1,12 @@
 //! A talk: two programs, one at either end of a connection, that send, receive and end as planned.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::RngExt;
 use rand::rngs::StdRng;
-use sidestep_engine::{CallError, Host, Reset, Sizes};
+use sidestep_engine::{CallError, Host, InPlace, Reset, Sizes};
 use sidestep_rdma::memory::Shared;
 use sidestep_rdma::soft::Adapter;
 use sidestep_wire::AlertToken;
@@ -81,6 +82,8 @@ pub(crate) struct Program {
     /// So many more short messages are sent at once.
     burst: u32,
     sent: u64,
+    /// It sends in place, now and then.
+    ring: Option<Ring>,
     /// Where urgent bytes are in what it has sent.
     urgents: BTreeSet<u64>,
     /// When the pause is over.
@@ -125,6 +128,58 @@ fn receive_in_place(
     Ok(n)
 }
 
+/// What a program sends from in place. Of what has arrived nothing is left there.
+#[derive(Debug)]
+struct Ring {
+    memory: Arc<Shared>,
+    /// Positions: of the oldest byte that may be under way, and behind the last one.
+    oldest: u64,
+    end: u64,
+}
+
+impl Ring {
+    fn new() -> Self {
+        Self { memory: Arc::new(Shared::zeroed(1 << 15)), oldest: 77, end: 77 }
+    }
+
+    /// Puts bytes at a position, in both laps around the end.
+    fn put(&self, position: u64, bytes: &[u8]) {
+        let len = self.memory.len();
+        let at = (position % len as u64) as usize;
+        let (first, second) = bytes.split_at(bytes.len().min(len - at));
+        assert!(self.memory.copy_in(at, first) && self.memory.copy_in(0, second));
+    }
+
+    fn release(&mut self, kept: u64) {
+        let oldest = self.oldest.max(self.end.saturating_sub(kept));
+        self.put(self.oldest, &vec![0xEE; (oldest - self.oldest) as usize]);
+        self.oldest = oldest;
+    }
+
+    /// Sends as many of these bytes as there is room for, or copies of them.
+    fn send(
+        &mut self,
+        host: &mut Host<Adapter>,
+        token: AlertToken,
+        (bytes, is_urgent): (&[u8], bool),
+        now: Duration,
+    ) -> Result<usize, CallError> {
+        self.release(host.kept(token)?);
+        let len = bytes.len().min(self.memory.len() - (self.end - self.oldest) as usize);
+        if len == 0 {
+            return Err(CallError::WouldBlock);
+        }
+        self.put(self.end, &bytes[..len]);
+        let is_urgent = is_urgent && len == bytes.len();
+        let bytes = InPlace { ring: &self.memory, position: self.end, len, is_urgent };
+        if !host.send_in_place(token, &bytes, now)? {
+            return Err(CallError::WouldBlock);
+        }
+        self.end += len as u64;
+        Ok(len)
+    }
+}
+
 impl Program {
     pub(crate) fn new(talk: usize, side: usize, wish: Side) -> Self {
         let is_bursty = (talk + side) % 4 == 3 && wish.pause.is_none();
@@ -135,6 +190,7 @@ impl Program {
             wish,
             burst: if is_bursty { 400 } else { 0 },
             sent: 0,
+            ring: ((talk + side) % 3 != 0).then(Ring::new),
             urgents: BTreeSet::new(),
             acts_at: Duration::ZERO,
             received: 0,
@@ -215,10 +271,7 @@ impl Program {
         let bytes: Vec<u8> =
             (self.sent..self.sent + n).map(|at| byte(self.talk, self.side, at)).collect();
         let is_urgent = random.random_bool(0.02);
-        let result = match is_urgent {
-            true => host.send_urgent(token, &bytes, now),
-            false => host.send(token, &bytes, now),
-        };
+        let result = self.send_some(host, token, (&bytes, is_urgent), random.random_bool(0.9), now);
         match result {
             Ok(sent) => {
                 self.sent += sent as u64;
@@ -230,6 +283,32 @@ impl Program {
             Err(error) => panic!("talk {} side {}: {error}", self.talk, self.side),
         }
         true
+    }
+
+    /// Sends in place if it can and is to, or else by a copy, as many as there is room for.
+    fn send_some(
+        &mut self,
+        host: &mut Host<Adapter>,
+        token: AlertToken,
+        (bytes, is_urgent): (&[u8], bool),
+        is_in_place: bool,
+        now: Duration,
+    ) -> Result<usize, CallError> {
+        if let Some(ring) = self.ring.as_mut().filter(|_| is_in_place) {
+            match ring.send(host, token, (bytes, is_urgent), now) {
+                Err(CallError::WouldBlock) => {}
+                result => return result,
+            }
+        }
+        let sent = match is_urgent {
+            true => host.send_urgent(token, bytes, now),
+            false => host.send(token, bytes, now),
+        }?;
+        if let Some(ring) = &mut self.ring {
+            // A copy follows when nothing is under way in place.
+            ring.release(0);
+        }
+        Ok(sent)
     }
 
     fn receive(

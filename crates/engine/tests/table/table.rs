@@ -467,6 +467,7 @@ impl Table {
             | Event::Established(token)
             | Event::Readable(token)
             | Event::Writable(token)
+            | Event::Sent(token)
             | Event::Urgent(token)
             | Event::Reset(token, _)
             | Event::Gone(token) => *token,
@@ -506,7 +507,7 @@ impl Table {
                 self.names.remove(&(side, token));
                 return;
             }
-            Event::Readable(_) | Event::Writable(_) | Event::Urgent(_) => {}
+            Event::Readable(_) | Event::Writable(_) | Event::Sent(_) | Event::Urgent(_) => {}
         }
         let after = Duration::from_micros(self.random.random_range(0..2000));
         self.at(after, Due::Act { talk, side });

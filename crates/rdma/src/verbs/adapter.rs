@@ -488,6 +488,10 @@ impl Device for Adapter {
         Some(Source { memory: Arc::clone(memory), lkey: index as u32 })
     }
 
+    fn can_read(&mut self, qp: QpNumber, source: &Source) -> bool {
+        self.links.get_mut(&qp).is_some_and(|link| link.qp.can_read(source))
+    }
+
     fn take_back(&mut self, source: Source) {
         let index = source.lkey as usize;
         self.links.values_mut().for_each(|link| link.qp.forget(index));

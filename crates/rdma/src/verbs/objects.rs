@@ -378,6 +378,12 @@ pub(super) struct Key {
 unsafe impl Send for Key {}
 
 impl Key {
+    /// For the adapter alone, to read: also memory that is mapped for reading only.
+    pub(super) fn source(domain: &Arc<Domain>, memory: &Arc<Shared>) -> io::Result<Self> {
+        let address = memory.base() as u64;
+        Self::new(domain, memory, address, 0)
+    }
+
     /// For the adapter alone.
     pub(super) fn local(domain: &Arc<Domain>, memory: &Arc<Shared>) -> io::Result<Self> {
         let address = memory.base() as u64;

@@ -412,8 +412,13 @@ impl QueuePair {
         let place = &mut self.sources[index];
         match place {
             Some(key) => Ok(key),
-            None => Ok(place.insert(Key::local(self.pair.domain(), &source.memory)?)),
+            None => Ok(place.insert(Key::source(self.pair.domain(), &source.memory)?)),
         }
+    }
+
+    /// Whether it has a key to a source, or gets one.
+    pub(super) fn can_read(&mut self, source: &Source) -> bool {
+        self.key_to(source).is_ok()
     }
 
     /// The adapter has no key to a source any more.

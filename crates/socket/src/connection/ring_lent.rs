@@ -1,15 +1,16 @@
 //! Receive without a copy: what lies in the ring is shown, and passed when it is done with.
 //!
 //! ```text
-//!   ahead   readable = producer - consumer, up to the urgent mark
+//!   ahead   readable = producer - consumer - skipped, up to the urgent mark
 //!   pass    publish the consumer cursor; was the ring nearly full? wake the writer
+//!   reset   say so in the words, and wake who sleeps: the consumer cursor and the slot stay
 //! ```
 //!
 //! It is for a reader that is alone and has urgent bytes in line. All that is not as simple, the call that receives
 //! sees to: bytes that come by TCP, a turn of the direction, the end.
 
 use crate::Answer;
-use crate::connection::{ring_receive, urgent};
+use crate::connection::{ends, ring_receive, urgent, wait, words};
 use crate::process::owner::Held;
 use crate::table::end::End;
 use core::sync::atomic::Ordering;
@@ -25,11 +26,12 @@ pub(crate) struct Ahead {
     pub(crate) is_urgent: bool,
 }
 
-/// What lies ahead of the reader; none: the end of the stream. `None`: the next bytes come by TCP, or not as simply.
+/// What lies behind the next `skip` bytes; none: the end of the stream, when nothing is left to skip. `None`: the next
+/// bytes come by TCP, or not as simply.
 ///
 /// # Errors
 /// `EAGAIN`, or what has ended the connection, once.
-pub(crate) fn ahead(end: &End<'_>) -> Option<Answer<Ahead>> {
+pub(crate) fn ahead(end: &End<'_>, skip: usize) -> Option<Answer<Ahead>> {
     const ASKED: u32 = flag::RECEIVE_SWITCHED
         | flag::ASYNC
         | flag::TURN_WANTED
@@ -44,7 +46,11 @@ pub(crate) fn ahead(end: &End<'_>) -> Option<Answer<Ahead>> {
                 return Some(Ok(Ahead { position, len: 0, is_urgent: false }));
             }
             Ok((_, 0)) => {}
-            Ok((position, readable)) => return Some(Ok(up_to_mark(end, position, readable))),
+            Ok((position, readable)) if readable > skip => {
+                let behind = position.wrapping_add(skip as u64);
+                return Some(Ok(up_to_mark(end, behind, readable - skip)));
+            }
+            Ok(_) => return Some(Err(libc::EAGAIN)),
             Err(errno) => return Some(Err(errno)),
         }
         // A call without room takes nothing and says the same: 0 if something has come meanwhile, or will not.
@@ -76,4 +82,11 @@ pub(crate) fn pass(end: &End<'_>, position: u64, n: usize) {
         ring_receive::note_received(end, n);
         ring_receive::make_room_known(end, n);
     }
+}
+
+/// The connection ends by a reset, as by `connect` to nowhere, but for the kernel: TCP's reset comes with the close.
+pub(crate) fn reset(end: &End<'_>) {
+    words::disconnect(end);
+    ends::wake_readers(end, end.note_cpu());
+    wait::wake_writers(end);
 }

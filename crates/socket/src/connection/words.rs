@@ -189,7 +189,11 @@ pub(crate) fn reset_untold(conn: &Conn, what: &dyn Display) {
 /// find the reset of its TCP end explained. True: the connection had ended before, so
 /// no end is to see a reset.
 pub fn before_disconnect(sock: &Use) -> bool {
-    let Some(conn) = sock.conn() else { return false };
+    sock.conn().is_some_and(disconnect)
+}
+
+/// This side resets a connection. True: it had ended before.
+pub(super) fn disconnect(conn: &Conn) -> bool {
     let had_ended = State::of(&OwnWords::new(conn).look()).is_closed();
     if !had_ended {
         break_off(conn, Breach::Disconnects);

@@ -82,7 +82,7 @@ impl Pair {
     }
 
     pub(crate) fn look(&self) -> Result<Lent, Errno> {
-        lending::look(self.reader)
+        lending::look(self.reader, 0)
     }
 
     /// Takes the next bytes: a copy of them, and whether they are urgent.
