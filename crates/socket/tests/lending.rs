@@ -25,6 +25,51 @@ fn bytes_stay_where_they_lie_until_they_are_passed() {
 }
 
 #[test]
+fn what_is_under_way_is_looked_past_and_stays() {
+    let pair = Pair::new();
+    assert_eq!(pair.send(b"abc", 0), Ok(3));
+    let first = pair.look().unwrap();
+    assert_eq!(lending::look(pair.reader, 3), Err(libc::EAGAIN));
+    assert_eq!(pair.send(b"d!", libc::MSG_OOB), Ok(2));
+    let next = lending::look(pair.reader, 3).unwrap();
+    assert_eq!((bytes_of(&next), next.position), (b"d".to_vec(), first.position + 3));
+    let urgent = lending::look(pair.reader, 4).unwrap();
+    assert_eq!((bytes_of(&urgent), urgent.is_urgent), (b"!".to_vec(), true));
+    assert_eq!(bytes_of(&first), b"abc");
+    let (base, len) = first.memory;
+    let at = (first.position % len as u64) as usize;
+    assert_eq!(base.wrapping_add(at), first.stretches[0].0, "where an adapter reads it");
+    lending::pass(pair.reader, first.position, 5);
+    assert_eq!(pair.look(), Err(libc::EAGAIN));
+}
+
+#[test]
+fn the_end_is_told_when_nothing_is_under_way() {
+    let pair = Pair::new();
+    assert_eq!(pair.send(b"bye", 0), Ok(3));
+    let sender = descriptors::sock(pair.sender).unwrap();
+    assert_eq!(life::shutdown(&sender, pair.sender, libc::SHUT_WR), Some(Ok(0)));
+    let last = pair.look().unwrap();
+    assert_eq!(lending::look(pair.reader, 3), Err(libc::EAGAIN));
+    lending::pass(pair.reader, last.position, 3);
+    assert_eq!(pair.look(), Ok(Lent::NOTHING));
+}
+
+#[test]
+fn an_end_that_is_reset_keeps_its_ring_until_it_is_closed() {
+    let pair = Pair::new();
+    assert_eq!(pair.send(b"abc", 0), Ok(3));
+    let lent = pair.look().unwrap();
+    lending::reset(pair.reader);
+    assert_eq!(receive(pair.sender, 1), Err(libc::ECONNRESET));
+    // The next connection of the two processes gets another ring.
+    let next = Pair::new();
+    assert_eq!(next.send(b"xyz", 0), Ok(3));
+    assert_ne!(next.look().unwrap().memory, lent.memory);
+    assert_eq!(bytes_of(&lent), b"abc");
+}
+
+#[test]
 fn all_laps_of_the_ring_are_shown_in_order() {
     let pair = Pair::new();
     let (mut sent, mut seen) = (0u8, 0u8);
