@@ -24,7 +24,7 @@ pub const WAITING_MAX: usize = 1024;
 /// How long one half waits for the other. The library sends one right behind the other.
 pub const OTHER_HALF_PATIENCE: Duration = Duration::from_secs(5);
 /// Longest send buffer of a connection, 256 KB. What the peer has not acknowledged has to stay in
-/// it, and that is at most 128 packets over a soft RNIC, and some 250 KB at 100 Gbit/s with 20 µs
+/// it, and that is at most 128 packets over a soft RNIC nearby, and some 250 KB at 100 Gbit/s with 20 µs
 /// to and fro. A longer one only leaves the CPU's cache: with 1 MB a stream cost its sender a tenth
 /// more.
 pub const SEND_BUFFER_MAX: RmbeSize = RmbeSize::from_low_bits(4);

@@ -24,13 +24,15 @@ use std::net::IpAddr;
 use sidestep_wire::roce::{Headers, Packet};
 use sidestep_wire::{Psn, QpNumber};
 
-/// How far ahead a packet may be. Our requester has at most so many on their way, and `rdma_rxe` one
-/// more. 2^24 is a multiple of it, so slots stay in order where the numbers go around.
-const REACH: usize = 128;
+use super::requester::WINDOW_MAX;
 
-/// Reorder buffers of an adapter: 9 MB where packets have 1024 bytes, 34 MB with the longest. A gap is
-/// open for one round trip after a loss, so few queue pairs have one at the same time.
-const BUFFERS_MAX: usize = 64;
+/// How far ahead a packet may be. Our requester has at most so many on their way, `rdma_rxe` 129. 2^24 is a
+/// multiple of it, so slots stay in order where the numbers go around.
+const REACH: usize = WINDOW_MAX as usize;
+
+/// Reorder buffers of an adapter: 9 MB where packets have 1024 bytes, 34 MB with the longest, of which there is what
+/// was ever used. A gap is open for one round trip after a loss, so few queue pairs have one at the same time.
+const BUFFERS_MAX: usize = 16;
 
 /// The reorder buffers of an adapter.
 #[derive(Debug, Default)]

@@ -44,11 +44,15 @@ pub(super) use pace::SILENCE_FIRST;
 /// Messages that may be posted and not completed. SMC-R has 16 SENDs on a link, and at most two
 /// WRITEs before each.
 pub(super) const POSTED_MAX: usize = 256;
-/// Packets that are on their way at first, at most, and at least. A Linux peer's socket or queue
-/// takes some hundred; `rdma_rxe` itself sends up to 129.
+/// Packets that are on their way at first, at least, and at most where answers take [`NEARBY`]. A Linux
+/// peer's socket or queue takes some hundred; `rdma_rxe` itself sends up to 129.
 const WINDOW_FIRST: u32 = 32;
-const WINDOW_MAX: u32 = 128;
 const WINDOW_MIN: u32 = 4;
+const WINDOW_NEARBY: u32 = 128;
+/// At most where answers take longer: as many more as they take longer, because so many more are on the
+/// way itself. With packets of 1024 bytes that is 512 MB a second up to four times as far.
+const NEARBY: Duration = Duration::from_micros(250);
+pub(super) const WINDOW_MAX: u32 = 512;
 /// Of a long message every so many packets ask for an answer.
 const ACK_EVERY: u32 = 16;
 /// So many times in a row silence lasts as long, and is told from then on; after the next it doubles
@@ -374,8 +378,15 @@ impl Requester {
         self.acknowledged += arrived;
         if self.acknowledged >= self.window {
             self.acknowledged = 0;
-            self.window = (self.window + 1).min(WINDOW_MAX);
+            self.window += u32::from(self.window < self.widest());
         }
+    }
+
+    /// How wide the window may become, by what answers take now.
+    fn widest(&self) -> u32 {
+        let taken = self.pace.mean().unwrap_or_default().as_nanos();
+        let packets = taken * u128::from(WINDOW_NEARBY) / NEARBY.as_nanos();
+        u32::try_from(packets).unwrap_or(WINDOW_MAX).clamp(WINDOW_NEARBY, WINDOW_MAX)
     }
 
     /// The oldest packet is missing, and others behind it have come.
@@ -418,7 +429,7 @@ impl Requester {
     }
 
     /// Once for all that was on its way together, and by a quarter: CUBIC takes little more (RFC 9438
-    /// §4.6), and half would leave little of a window that never grows beyond [`WINDOW_MAX`].
+    /// §4.6), and half would leave little of a window that grows by one packet at a time.
     fn slow_down(&mut self) {
         if self.slowed_until.is_none() {
             self.slowed_until = Some(self.reached);

@@ -27,7 +27,7 @@ use std::os::fd::BorrowedFd;
 use crate::soft::sys;
 
 /// Bytes of kernel memory for what has come and was not taken, as wanted: the kernel counts some
-/// 2300 for a packet of 1 KiB, so it is full with the windows of 28 QPs.
+/// 2300 for a packet of 1 KiB, so it is full with the windows of 28 QPs nearby, and of 7 far away.
 pub const RECEIVE_BUFFER: usize = 8 << 20;
 
 /// Bytes for what was sent and is still in the kernel: as much as is sent in one turn.

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use sidestep_wire::roce::{Aeth, Headers, ICRC_LEN, Reth, Syndrome};
 
 use super::super::reorder::ReorderBuffers;
-use super::super::requester::{POSTED_MAX, SILENCE_FIRST};
+use super::super::requester::{POSTED_MAX, SILENCE_FIRST, WINDOW_MAX};
 use super::super::responder::RECEIVED_MAX;
 use sidestep_wire::roce::Nak;
 
@@ -272,6 +272,27 @@ const fn ok(id: u64) -> (u64, Result<(), Failure>) {
     (id, Ok(()))
 }
 
+/// Packets of a stream in a second, where answers take this long.
+fn rate(delay: Duration) -> f64 {
+    const PACKETS: usize = 64;
+    let (mut table, mut posted) = (Table::new(Plan { delay, ..Plan::PERFECT }), 0);
+    while table.now < Duration::from_secs(2) {
+        while posted < table.ends[A].completed.len() as u64 + 32 {
+            table.write(A, posted, 0, PACKETS * usize::from(MTU));
+            posted += 1;
+        }
+        assert!(table.step());
+        table.log.clear();
+    }
+    (table.ends[A].completed.len() * PACKETS) as f64 / table.now.as_secs_f64()
+}
+
+#[test]
+fn a_long_way_has_room_for_more_packets() {
+    let [near, far] = [125, 500].map(|us| rate(Duration::from_micros(us)));
+    assert!(near > 450_000.0 && far > 0.8 * near, "{near} and {far} packets a second");
+}
+
 #[test]
 fn messages_of_every_length_arrive() {
     let mut table = Table::new(NEAR);
@@ -522,15 +543,16 @@ fn what_is_too_far_ahead_is_not_kept() {
         table.arrive(B, &packet);
         table.ends[B].qp.expected_psn().unwrap().since(PSN)
     };
-    for ahead in [1, 3, 3, 127, 128, 200, 1 << 20, (1 << 23) - 1] {
+    let far = WINDOW_MAX;
+    for ahead in [1, 3, 3, far - 1, far, far + 72, 1 << 20, (1 << 23) - 1] {
         assert_eq!(arrive(&mut table, ahead), 0);
     }
     assert_eq!(arrive(&mut table, 0), 2, "with the first");
     assert_eq!(arrive(&mut table, 2), 4, "and the third");
-    (4..126).for_each(|ahead| assert_eq!(arrive(&mut table, ahead), ahead as i32 + 1));
-    assert_eq!(arrive(&mut table, 126), 128, "with one of those that were far ahead");
-    (128..201).for_each(|ahead| assert_eq!(arrive(&mut table, ahead), ahead as i32 + 1));
-    assert_eq!(table.ends[B].received, vec![b"here"; 201]);
+    (4..far - 2).for_each(|ahead| assert_eq!(arrive(&mut table, ahead), ahead as i32 + 1));
+    assert_eq!(arrive(&mut table, far - 2), far as i32, "with one of those that were far ahead");
+    (far..far + 73).for_each(|ahead| assert_eq!(arrive(&mut table, ahead), ahead as i32 + 1));
+    assert_eq!(table.ends[B].received, vec![b"here"; far as usize + 73]);
 }
 
 #[test]
