@@ -18,12 +18,14 @@
 //! | [`distribution`] | a VIP at work: its targets' states, and the plan that they come to |
 //! | [`maglev`] | tables in which few places change when a target comes or goes |
 //! | [`hash`] | the place of a connection in such a table |
+//! | [`election`] | which of several distributors owns the VIPs |
 //!
 //! The names of the methods are those of z/OS's Sysplex Distributor (`VIPADISTRIBUTE`).
 
 #![forbid(unsafe_code)]
 
 pub mod distribution;
+pub mod election;
 pub mod hash;
 pub mod health;
 pub mod maglev;

@@ -1,0 +1,543 @@
+//! Which of several distributors owns the VIPs: a machine without I/O and without a clock.
+//!
+//! ```text
+//!            the store: one record, replaced by compare-and-swap
+//!            { owner, backups }
+//!              ^            ^
+//!        write │            │ write, when the owner is silent
+//!           owner ──ask──> backup
+//!                 <promise──
+//! ```
+//!
+//! The record says who owns the VIPs, and which other distributors, its *backups*, may replace it. The owner asks each
+//! backup several times a second to promise that it takes nothing over for [`LEASE`]; it serves as long as it has
+//! the promise of **all** of them. A backup that is silent is taken off the record, through the store; an owner that can
+//! do neither ends to serve. So the store is written when a distributor comes or goes, and not while all of them live:
+//! VIPs go on without it.
+//!
+//! # Never two owners
+//!
+//! Let `r` be the owner's latest record, sent to the store at `w`. The owner serves at a moment only if, for each
+//! backup `b` of `r` and of each record that may be in force in its place because its fate is not known,
+//! that moment is before `g + USABLE`, where `g` is the later of `w` and the moment at which the last question was asked that `b`
+//! answered. Another distributor serves only once the store has replaced `r` by its record. The store accepts
+//! that of none but a backup of `r`, since it compares revisions, and since a distributor tries to replace no record that does
+//! not list it. A backup `b` sends it at `s`, when [`LEASE`] has passed since it first saw `r`, which is after `w`, and since its last
+//! promise, which is after it was asked; from then on it promises nothing until it knows what became of it. So
+//! `g + LEASE <= s`, and the owner ended at `g + USABLE < s`. A lease that has ended is not revived by promises, which an owner
+//! that was replaced meanwhile could get as well, but by a record that the store accepts. Messages may be lost, late or repeated, and each
+//! distributor may stand still at any point. What is asked of clocks is that none gains a tenth on another;
+//! what they show does not matter.
+//!
+//! A distributor that has restarted replaces its own record at once: what served before has ended with its process. A record
+//! without owner was given up by an owner that had ended to serve.
+
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// For how long a promise binds a backup, by its clock.
+pub const LEASE: Duration = Duration::from_millis(1000);
+/// For how long the owner relies on it, by its own.
+pub const USABLE: Duration = Duration::from_millis(900);
+/// From one question to the next.
+const ASK_EVERY: Duration = Duration::from_millis(150);
+/// A backup that has not answered for so long is taken off the record.
+const SILENCE: Duration = Duration::from_millis(500);
+/// From one look into the store to the next.
+const READ_EVERY: Duration = Duration::from_millis(500);
+/// From one look to the next while a takeover waits for it.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// The second backup leaves the first so long to take over, and so on.
+const STAGGER: Duration = Duration::from_millis(300);
+/// Questions whose answers still count.
+const ASKED_MAX: usize = 16;
+/// Distributors that take part.
+pub const CANDIDATES_MAX: usize = 16;
+
+/// A process of a distributor: its address on the link, and a number that no other process has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Of the distributor's host.
+    pub host: IpAddr,
+    /// Drawn when it starts.
+    pub instance: u64,
+}
+
+/// What the store has of ownership.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// `None`: it was given up.
+    pub owner: Option<Process>,
+    /// Who may replace it, the first one first.
+    pub backups: Vec<IpAddr>,
+    /// Targets that the operator has drained, as `VIP/TARGET`.
+    pub drained: Vec<String>,
+}
+
+/// A distributor that takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Who it is.
+    pub process: Process,
+    /// The higher one takes over.
+    pub rank: u32,
+}
+
+/// What a look into the store has found, all of one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// With its revision, which is above 0; the store gives each record another, higher one.
+    pub record: Option<(u64, Record)>,
+    /// Who has registered.
+    pub candidates: Vec<Candidate>,
+}
+
+/// What became of a record that was sent to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// It is in force, with this revision.
+    Done(u64),
+    /// Another revision than the expected one was in force.
+    Conflict,
+    /// The store was not reached: it is not in force, and never will be.
+    NotSent,
+    /// There was no answer: it may be in force, now or later, or not.
+    Unknown,
+}
+
+/// What one distributor tells another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// The owner asks for a promise; the number comes back with it.
+    Ask(u64),
+    /// Nothing is taken over for [`LEASE`].
+    Promise(u64),
+    /// The owner has given the VIPs up: the store has a record without owner.
+    GaveUp,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Look into the store; then [`Election::read`].
+    Read,
+    /// Have the store replace the record of this revision, 0 if there is none; then [`Election::written`].
+    Write {
+        /// What it compares.
+        expected: u64,
+        /// What it writes.
+        record: Record,
+    },
+    /// Have the store note this candidate; then [`Election::registered`].
+    Register(Candidate),
+    /// Tell another distributor.
+    Send(IpAddr, Message),
+}
+
+/// What a distributor is to the VIPs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It owns them, and serves as long as its lease runs.
+    Owner,
+    /// It takes over when the owner is gone.
+    Backup,
+    /// The record does not name it.
+    Stranger,
+}
+
+/// One distributor's part in the election. Times are of one clock that never jumps and goes on in suspension.
+#[derive(Debug)]
+pub struct Election {
+    own: Candidate,
+    /// The record as it was seen last, and since when it is known.
+    seen: Option<Seen>,
+    /// Something else may be in force: nothing is written before that is known.
+    is_outdated: bool,
+    candidates: Vec<Candidate>,
+    /// What the store is doing for us.
+    pending: Option<Pending>,
+    /// The revision that a record of ours, whose fate is unknown, would replace.
+    doubt: Option<u64>,
+    owns: bool,
+    /// The backups of each record of ours that may be in force, and the `g` of the proof for each.
+    granted: BTreeMap<IpAddr, Duration>,
+    /// Who has answered, and when it was asked.
+    heard: BTreeMap<IpAddr, Duration>,
+    asked: VecDeque<Duration>,
+    /// Our own last promise.
+    promised: Option<Duration>,
+    ask_due: Duration,
+    read_due: Duration,
+    /// When the last look began.
+    read_begun: Duration,
+    /// The host that is to have the VIPs; ours to give up.
+    successor: Option<IpAddr>,
+    drained: Vec<String>,
+    is_connected: bool,
+}
+
+#[derive(Debug)]
+struct Seen {
+    /// 0: there is none.
+    revision: u64,
+    record: Record,
+    since: Duration,
+    /// When it was last found in force.
+    confirmed: Duration,
+}
+
+#[derive(Debug)]
+enum Pending {
+    Read,
+    Register,
+    Write { expected: u64, record: Record, sent: Duration },
+}
+
+impl Election {
+    /// That of a distributor which knows nothing yet.
+    #[must_use]
+    pub fn new(own: Candidate) -> Self {
+        Self {
+            own,
+            seen: None,
+            is_outdated: false,
+            candidates: Vec::new(),
+            pending: None,
+            doubt: None,
+            owns: false,
+            granted: BTreeMap::new(),
+            heard: BTreeMap::new(),
+            asked: VecDeque::new(),
+            promised: None,
+            ask_due: Duration::ZERO,
+            read_due: Duration::ZERO,
+            read_begun: Duration::ZERO,
+            successor: None,
+            drained: Vec::new(),
+            is_connected: true,
+        }
+    }
+
+    /// Until when it may serve; [`Duration::MAX`]: there is no backup. Past: not any more.
+    #[must_use]
+    pub fn serves_until(&self) -> Duration {
+        if !self.owns || self.successor.is_some() {
+            return Duration::ZERO;
+        }
+        let ends = self.granted.values().map(|granted| granted.saturating_add(USABLE));
+        ends.min().unwrap_or(Duration::MAX)
+    }
+
+    /// What it is to the VIPs.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        match &self.seen {
+            _ if self.owns => Role::Owner,
+            Some(seen) if seen.record.backups.contains(&self.own.process.host) => Role::Backup,
+            _ => Role::Stranger,
+        }
+    }
+
+    /// The record that was seen last.
+    #[must_use]
+    pub fn record(&self) -> Option<&Record> {
+        self.seen.as_ref().filter(|seen| seen.revision != 0).map(|seen| &seen.record)
+    }
+
+    /// Those that have registered.
+    #[must_use]
+    pub fn candidates(&self) -> &[Candidate] {
+        &self.candidates
+    }
+
+    /// Whether its link carries. An owner whose link does not takes no backup off, a backup takes nothing over.
+    pub fn connected(&mut self, is_connected: bool) {
+        self.is_connected = is_connected;
+    }
+
+    /// The owner's drained targets, for the record.
+    pub fn drained(&mut self, drained: Vec<String>) {
+        self.drained = drained;
+    }
+
+    /// Whether the store has the owner's drained targets.
+    #[must_use]
+    pub fn has_noted(&self, drained: &[String]) -> bool {
+        self.owns && self.record().is_some_and(|record| record.drained == drained)
+    }
+
+    /// The owner ends to serve, and gives the VIPs up, to a backup if there is one. Its first one is `to`, if that is named.
+    pub fn give_up(&mut self, to: Option<IpAddr>) {
+        if self.owns {
+            let first = self.record().and_then(|record| record.backups.first().copied());
+            self.successor = to.or(first).or(Some(self.own.process.host));
+        }
+    }
+
+    /// Time has passed: what is to be done now.
+    pub fn tick(&mut self, now: Duration) -> Vec<Action> {
+        let mut actions = Vec::new();
+        if self.owns && self.successor.is_none() && now >= self.ask_due {
+            self.ask_due = now + ASK_EVERY;
+            self.ask(now, &mut actions);
+        }
+        if self.pending.is_none() {
+            actions.extend(self.next_of_store(now));
+        }
+        actions
+    }
+
+    fn ask(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        self.asked.push_back(now);
+        if self.asked.len() > ASKED_MAX {
+            self.asked.pop_front();
+        }
+        let mut all: Vec<IpAddr> = self.candidates.iter().map(|it| it.process.host).collect();
+        all.extend(self.granted.keys());
+        all.sort();
+        all.dedup();
+        let others = all.into_iter().filter(|host| *host != self.own.process.host);
+        let number = now.as_nanos() as u64;
+        actions.extend(others.map(|host| Action::Send(host, Message::Ask(number))));
+    }
+
+    fn next_of_store(&mut self, now: Duration) -> Option<Action> {
+        if let Some(record) = self.record_due(now) {
+            let expected = self.seen.as_ref().map_or(0, |seen| seen.revision);
+            for backup in &record.backups {
+                self.granted.entry(*backup).or_insert(now);
+            }
+            self.pending = Some(Pending::Write { expected, record: record.clone(), sent: now });
+            return Some(Action::Write { expected, record });
+        }
+        if self.seen.is_some() && !self.candidates.contains(&self.own) {
+            self.pending = Some(Pending::Register);
+            return Some(Action::Register(self.own));
+        }
+        let wants_proof = self.seen.as_ref().is_some_and(|seen| self.is_free(seen, now));
+        let is_due = now >= self.read_due || (wants_proof && now >= self.read_begun + LOOK_AGAIN);
+        is_due.then(|| {
+            (self.pending, self.read_begun) = (Some(Pending::Read), now);
+            Action::Read
+        })
+    }
+
+    /// The record that is to replace the one that was seen.
+    fn record_due(&self, now: Duration) -> Option<Record> {
+        let seen = self.seen.as_ref().filter(|_| !self.is_outdated)?;
+        if self.owns {
+            return self.successor.map_or_else(
+                || self.renewal(seen, now),
+                |successor| Some(self.without_owner(seen, successor)),
+            );
+        }
+        // The store has answered since: a record that it may write later, or never, is not sent in vain.
+        let is_proven = self.takes_over_at(seen).is_some_and(|due| seen.confirmed >= due);
+        (self.is_free(seen, now) && is_proven).then(|| {
+            let others = seen.record.backups.iter().filter(|it| **it != self.own.process.host);
+            Record {
+                owner: Some(self.own.process),
+                backups: others.copied().collect(),
+                drained: seen.record.drained.clone(),
+            }
+        })
+    }
+
+    /// The owner's own record, if another one is to be in force, or this one anew.
+    fn renewal(&self, seen: &Seen, now: Duration) -> Option<Record> {
+        let answers = |host: &IpAddr| {
+            let last = self.heard.get(host).max(self.granted.get(host).filter(|_| {
+                // From when it was put on the record it has time to answer.
+                seen.record.backups.contains(host)
+            }));
+            last.is_some_and(|last| now.saturating_sub(*last) < SILENCE)
+        };
+        let mut backups: Vec<Candidate> = self.others().collect();
+        backups.retain(|it| answers(&it.process.host));
+        backups.sort_by_key(|it| (Reverse(it.rank), it.process.host));
+        let backups: Vec<IpAddr> = backups.iter().map(|it| it.process.host).collect();
+        let has_changed = backups != seen.record.backups || self.drained != seen.record.drained;
+        let is_over = now >= self.serves_until();
+        (self.is_connected && (has_changed || is_over)).then(|| Record {
+            owner: Some(self.own.process),
+            backups,
+            drained: self.drained.clone(),
+        })
+    }
+
+    fn without_owner(&self, seen: &Seen, successor: IpAddr) -> Record {
+        let mut backups = vec![successor];
+        backups.extend(seen.record.backups.iter().filter(|host| **host != successor));
+        if !backups.contains(&self.own.process.host) {
+            backups.push(self.own.process.host);
+        }
+        Record { owner: None, backups, drained: self.drained.clone() }
+    }
+
+    fn others(&self) -> impl Iterator<Item = Candidate> + '_ {
+        self.candidates.iter().filter(|it| it.process.host != self.own.process.host).copied()
+    }
+
+    /// Whether it may replace a record that is another's.
+    fn is_free(&self, seen: &Seen, now: Duration) -> bool {
+        let is_due = || self.takes_over_at(seen).is_some_and(|due| now >= due);
+        !self.owns && self.is_connected && is_due()
+    }
+
+    /// When it may replace a record that is another's, if nothing changes until then.
+    fn takes_over_at(&self, seen: &Seen) -> Option<Duration> {
+        let host = self.own.process.host;
+        let place = seen.record.backups.iter().position(|it| *it == host);
+        let after = |places: usize| STAGGER * places as u32;
+        match seen.record.owner {
+            _ if seen.revision == 0 => {
+                let own = (Reverse(self.own.rank), host);
+                let precedes = |it: &Candidate| (Reverse(it.rank), it.process.host) < own;
+                Some(seen.since + LEASE + after(self.others().filter(precedes).count()))
+            }
+            None => Some(seen.since + after(place.unwrap_or(seen.record.backups.len()))),
+            Some(owner) if owner.host == host => Some(seen.since),
+            Some(_) => {
+                let free = self.promised.unwrap_or_default().max(seen.since);
+                Some(free + LEASE + after(place?))
+            }
+        }
+    }
+
+    /// A look into the store has ended; `None`: there was no answer.
+    pub fn read(&mut self, now: Duration, snapshot: Option<Snapshot>) {
+        debug_assert!(matches!(self.pending, Some(Pending::Read)));
+        self.pending = None;
+        self.read_due = now + READ_EVERY;
+        let Some(mut snapshot) = snapshot else {
+            self.read_due = now + LOOK_AGAIN;
+            return;
+        };
+        self.is_outdated = false;
+        snapshot.candidates.truncate(CANDIDATES_MAX);
+        self.candidates = snapshot.candidates;
+        let (revision, record) = snapshot.record.unwrap_or_default();
+        if self.doubt.is_some_and(|expected| expected != revision) {
+            self.doubt = None;
+        }
+        self.see(now, revision, record);
+        let Some(Seen { record, .. }) = &self.seen else { return };
+        if record.owner != Some(self.own.process) {
+            self.lose();
+        } else if self.doubt.is_none() {
+            // What is in force is known: what else was sent can replace it no more.
+            if !self.owns {
+                self.owns = true;
+                self.drained.clone_from(&record.drained);
+            }
+            self.granted.retain(|host, _| record.backups.contains(host));
+            for backup in &record.backups {
+                self.granted.entry(*backup).or_insert(Duration::ZERO);
+            }
+        }
+    }
+
+    fn see(&mut self, now: Duration, revision: u64, record: Record) {
+        let since = match &self.seen {
+            Some(seen) if seen.revision == revision => seen.since,
+            _ => now,
+        };
+        self.seen = Some(Seen { revision, record, since, confirmed: now });
+    }
+
+    fn lose(&mut self) {
+        (self.owns, self.successor) = (false, None);
+        if self.doubt.is_none() {
+            self.granted.clear();
+        }
+        self.asked.clear();
+        self.heard.clear();
+    }
+
+    /// The store has noted us, or not.
+    pub fn registered(&mut self, now: Duration, is_done: bool) {
+        debug_assert!(matches!(self.pending, Some(Pending::Register)));
+        self.pending = None;
+        self.read_due = if is_done { now } else { now + READ_EVERY };
+        if is_done {
+            self.candidates.retain(|it| it.process.host != self.own.process.host);
+            self.candidates.push(self.own);
+        }
+    }
+
+    /// A record was sent to the store.
+    pub fn written(&mut self, now: Duration, written: Written) -> Vec<Action> {
+        let Some(Pending::Write { expected, record, sent }) = self.pending.take() else {
+            debug_assert!(false, "nothing was sent");
+            return Vec::new();
+        };
+        match written {
+            Written::Done(revision) => return self.in_force(now, revision, record, sent),
+            // Nothing is given up that cannot be noted.
+            Written::NotSent => self.successor = None,
+            Written::Conflict => {}
+            Written::Unknown => self.doubt = Some(expected),
+        }
+        (self.is_outdated, self.read_due) = (true, now);
+        Vec::new()
+    }
+
+    fn in_force(
+        &mut self,
+        now: Duration,
+        revision: u64,
+        record: Record,
+        sent: Duration,
+    ) -> Vec<Action> {
+        self.see(now, revision, record.clone());
+        self.doubt = None;
+        if record.owner.is_none() {
+            self.lose();
+            let others = record.backups.into_iter().filter(|it| *it != self.own.process.host);
+            return others.map(|host| Action::Send(host, Message::GaveUp)).collect();
+        }
+        if !self.owns {
+            self.drained.clone_from(&record.drained);
+            self.ask_due = now;
+        }
+        self.owns = true;
+        let before = std::mem::take(&mut self.granted);
+        let granted = |host: &IpAddr| before.get(host).copied().unwrap_or_default().max(sent);
+        self.granted = record.backups.iter().map(|host| (*host, granted(host))).collect();
+        Vec::new()
+    }
+
+    /// Another distributor has said something.
+    pub fn told(&mut self, now: Duration, from: IpAddr, message: Message) -> Option<Action> {
+        match message {
+            Message::Ask(number) => {
+                let takes_over = matches!(self.pending, Some(Pending::Write { .. }));
+                if self.owns || takes_over || self.doubt.is_some() {
+                    return None;
+                }
+                self.promised = Some(now);
+                Some(Action::Send(from, Message::Promise(number)))
+            }
+            Message::Promise(number) => {
+                let asked = Duration::from_nanos(number);
+                if self.owns && self.asked.contains(&asked) {
+                    let later = |known: &mut Duration| *known = asked.max(*known);
+                    if now < self.serves_until() {
+                        self.granted.entry(from).and_modify(later);
+                    }
+                    self.heard.entry(from).and_modify(later).or_insert(asked);
+                }
+                None
+            }
+            Message::GaveUp => {
+                self.read_due = now;
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! Worlds by seed: three distributors and a store, with messages that are lost or late, a store that is slow or gone,
+//! cables that are cut, processes that stand still or die, clocks of which each has its own time and rate. There are
+//! never two owners, and when all of that has ended there is one.
+
+use std::cmp::Reverse as Least;
+use std::collections::{BinaryHeap, HashMap};
+use std::net::Ipv4Addr;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::*;
+
+const NODES: usize = 3;
+/// Nanoseconds of the world.
+const MS: u64 = 1_000_000;
+const TICK: u64 = 50 * MS;
+/// When trouble ends, and when all must be well again.
+const TROUBLE_ENDS: u64 = 20_000 * MS;
+const END: u64 = 28_000 * MS;
+const STORE_TIMEOUT: u64 = 700 * MS;
+
+fn host(node: usize) -> IpAddr {
+    Ipv4Addr::new(10, 0, 0, node as u8 + 1).into()
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Tick,
+    Told(IpAddr, Message),
+    /// The store has answered this request, or was not waited for any longer.
+    Answered(u64, Answer),
+}
+
+#[derive(Clone, Debug)]
+enum Answer {
+    Read(Option<Snapshot>),
+    Written(Written),
+    Registered(bool),
+}
+
+/// Something that happens to a process, or at the store.
+#[derive(Clone, Debug)]
+enum Happening {
+    At { node: usize, life: u64, event: Event },
+    Store { node: usize, life: u64, request: u64, action: Action },
+    Trouble,
+}
+
+struct Node {
+    election: Election,
+    life: u64,
+    request: u64,
+    offset: u64,
+    /// Of its clock, in thousandths of true time.
+    rate: u64,
+    stands_until: u64,
+    is_dead_until: Option<u64>,
+    /// What the kernel was told.
+    fence: Duration,
+    has_cable: bool,
+    reaches_store: bool,
+}
+
+impl Node {
+    fn clock(&self, now: u64) -> Duration {
+        Duration::from_nanos(self.offset + now / 1000 * self.rate)
+    }
+
+    fn serves(&self, now: u64, is_fenced: bool) -> bool {
+        let is_within = self.fence > self.clock(now);
+        self.is_dead_until.is_none() && if is_fenced { is_within } else { self.election.owns }
+    }
+}
+
+struct World {
+    random: StdRng,
+    now: u64,
+    order: u64,
+    happenings: BinaryHeap<Least<(u64, u64)>>,
+    what: HashMap<u64, Happening>,
+    nodes: Vec<Node>,
+    revision: u64,
+    record: Option<(u64, Record)>,
+    registered: Vec<Candidate>,
+    store_is_gone: bool,
+    store_delay: u64,
+    takeovers: u32,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut random = StdRng::seed_from_u64(seed);
+        let nodes = (0..NODES).map(|node| Node {
+            election: Election::new(candidate(node, 1)),
+            life: 1,
+            request: 0,
+            offset: random.random_range(10_000..1_000_000) * MS,
+            rate: random.random_range(965..=1035),
+            stands_until: 0,
+            is_dead_until: None,
+            fence: Duration::ZERO,
+            has_cable: true,
+            reaches_store: true,
+        });
+        let nodes = nodes.collect();
+        let mut world = Self {
+            random,
+            now: 0,
+            order: 0,
+            happenings: BinaryHeap::new(),
+            what: HashMap::new(),
+            nodes,
+            revision: 0,
+            record: None,
+            registered: Vec::new(),
+            store_is_gone: false,
+            store_delay: 20,
+            takeovers: 0,
+        };
+        for node in 0..NODES {
+            let at = world.random.random_range(0..TICK);
+            world.push(at, Happening::At { node, life: 1, event: Event::Tick });
+        }
+        world.push(500 * MS, Happening::Trouble);
+        world
+    }
+
+    fn push(&mut self, at: u64, happening: Happening) {
+        self.order += 1;
+        self.happenings.push(Least((at, self.order)));
+        self.what.insert(self.order, happening);
+    }
+
+    /// Until the end; the most owners that there were at a time.
+    fn run(&mut self, is_fenced: bool) -> usize {
+        let mut most = 0;
+        while let Some(Least((at, order))) = self.happenings.pop() {
+            if at > END {
+                break;
+            }
+            self.now = at;
+            match self.what.remove(&order).unwrap() {
+                Happening::Trouble => self.trouble(),
+                Happening::Store { node, life, request, action } => {
+                    self.at_store(node, life, request, action);
+                }
+                Happening::At { node, life, event } => self.at(node, life, event),
+            }
+            most = most.max(self.owners(is_fenced));
+        }
+        most
+    }
+
+    fn owners(&self, is_fenced: bool) -> usize {
+        self.nodes.iter().filter(|node| node.serves(self.now, is_fenced)).count()
+    }
+
+    fn trouble(&mut self) {
+        let is_over = self.now >= TROUBLE_ENDS;
+        let node = self.random.random_range(0..NODES);
+        let kind = if is_over { 99 } else { self.random.random_range(0..9) };
+        let time = self.random.random_range(100..4000) * MS;
+        match kind {
+            0 | 1 => self.nodes[node].stands_until = self.now + time,
+            2 => self.die(node, self.now + time),
+            3 => self.store_is_gone = !self.store_is_gone,
+            4 => self.store_delay = self.random.random_range(1..1500),
+            5 => self.nodes[node].has_cable ^= true,
+            6 => self.nodes[node].reaches_store ^= true,
+            7 => self.nodes[node].election.give_up(None),
+            _ => {
+                (self.store_is_gone, self.store_delay) = (false, 20);
+                for node in &mut self.nodes {
+                    (node.has_cable, node.reaches_store) = (true, true);
+                }
+            }
+        }
+        if !is_over {
+            let next = self.now + self.random.random_range(50..1500) * MS;
+            self.push(next.max(self.now), Happening::Trouble);
+            if next >= TROUBLE_ENDS {
+                self.push(TROUBLE_ENDS, Happening::Trouble);
+            }
+        }
+    }
+
+    fn die(&mut self, node: usize, until: u64) {
+        let it = &mut self.nodes[node];
+        if it.is_dead_until.is_some() {
+            return;
+        }
+        it.life += 1;
+        (it.is_dead_until, it.fence) = (Some(until), Duration::ZERO);
+        it.election = Election::new(candidate(node, it.life));
+        let life = it.life;
+        self.push(until, Happening::At { node, life, event: Event::Tick });
+    }
+
+    fn at(&mut self, node: usize, life: u64, event: Event) {
+        if life != self.nodes[node].life {
+            return;
+        }
+        let stands_until = self.nodes[node].stands_until;
+        if self.now < stands_until {
+            // It comes to it later: what was sent to it waits meanwhile.
+            return self.push(stands_until, Happening::At { node, life, event });
+        }
+        if matches!(event, Event::Tick) {
+            let next = Happening::At { node, life, event: Event::Tick };
+            self.push(self.now + TICK, next);
+        }
+        let it = &mut self.nodes[node];
+        it.is_dead_until = None;
+        let (now, owned) = (it.clock(self.now), it.election.owns);
+        let actions = it.handle(now, event);
+        it.fence = it.election.serves_until();
+        self.takeovers += u32::from(it.election.owns && !owned);
+        for action in actions {
+            self.act(node, action);
+        }
+    }
+
+    fn act(&mut self, node: usize, action: Action) {
+        let life = self.nodes[node].life;
+        if let Action::Send(to, message) = action {
+            let to = (0..NODES).find(|it| host(*it) == to).unwrap();
+            let is_cut = !self.nodes[node].has_cable || !self.nodes[to].has_cable;
+            if !is_cut && !self.is_lost() {
+                let at = self.now + self.delay(5);
+                let (life, event) = (self.nodes[to].life, Event::Told(host(node), message));
+                self.push(at, Happening::At { node: to, life, event });
+            }
+            return;
+        }
+        let request = self.nodes[node].request;
+        let in_vain = match action {
+            Action::Read => Answer::Read(None),
+            Action::Write { .. } => Answer::Written(Written::Unknown),
+            _ => Answer::Registered(false),
+        };
+        let event = Event::Answered(request, in_vain);
+        self.push(self.now + STORE_TIMEOUT, Happening::At { node, life, event });
+        if self.nodes[node].reaches_store && !self.is_lost() {
+            let at = self.now + self.delay(self.store_delay);
+            self.push(at, Happening::Store { node, life, request, action });
+        }
+    }
+
+    fn is_lost(&mut self) -> bool {
+        self.now < TROUBLE_ENDS && self.random.random_ratio(1, 20)
+    }
+
+    /// Most often a short time, now and then a long one.
+    fn delay(&mut self, most_ms: u64) -> u64 {
+        let is_long = self.now < TROUBLE_ENDS && self.random.random_ratio(1, 20);
+        let most = if is_long { 3000 } else { most_ms };
+        self.random.random_range(0..most * MS)
+    }
+
+    fn at_store(&mut self, node: usize, life: u64, request: u64, action: Action) {
+        if self.store_is_gone {
+            // It comes to it when it is back.
+            let at = self.now + 300 * MS;
+            return self.push(at, Happening::Store { node, life, request, action });
+        }
+        let answer = match action {
+            Action::Read => Answer::Read(Some(Snapshot {
+                record: self.record.clone(),
+                candidates: self.registered.clone(),
+            })),
+            Action::Write { expected, record } => {
+                let is_expected = self.record.as_ref().map_or(0, |it| it.0) == expected;
+                if is_expected {
+                    self.revision += 1;
+                    self.record = Some((self.revision, record));
+                }
+                Answer::Written(match is_expected {
+                    true => Written::Done(self.revision),
+                    false => Written::Conflict,
+                })
+            }
+            Action::Register(candidate) => {
+                self.registered.retain(|it| it.process.host != candidate.process.host);
+                self.registered.push(candidate);
+                Answer::Registered(true)
+            }
+            Action::Send(..) => unreachable!(),
+        };
+        if self.nodes[node].reaches_store && !self.is_lost() {
+            let at = self.now + self.delay(self.store_delay);
+            let event = Event::Answered(request, answer);
+            self.push(at, Happening::At { node, life, event });
+        }
+    }
+}
+
+impl Node {
+    fn handle(&mut self, now: Duration, event: Event) -> Vec<Action> {
+        match event {
+            Event::Tick => {
+                self.election.connected(self.has_cable);
+                self.election.tick(now)
+            }
+            Event::Told(from, message) => {
+                self.election.told(now, from, message).into_iter().collect()
+            }
+            Event::Answered(request, _) if request != self.request => Vec::new(),
+            Event::Answered(_, answer) => {
+                self.request += 1;
+                match answer {
+                    Answer::Read(snapshot) => self.election.read(now, snapshot),
+                    Answer::Registered(is_done) => self.election.registered(now, is_done),
+                    Answer::Written(written) => return self.election.written(now, written),
+                }
+                Vec::new()
+            }
+        }
+    }
+}
+
+fn candidate(node: usize, life: u64) -> Candidate {
+    let process = Process { host: host(node), instance: life * 10 + node as u64 };
+    Candidate { process, rank: 100 - node as u32 }
+}
+
+/// As many as `SIDESTEP_WORLDS` says.
+fn worlds() -> u64 {
+    std::env::var("SIDESTEP_WORLDS").ok().and_then(|it| it.parse().ok()).unwrap_or(300)
+}
+
+#[test]
+fn there_are_never_two_owners_and_in_the_end_there_is_one() {
+    let mut takeovers = 0;
+    for seed in 0..worlds() {
+        let mut world = World::new(seed);
+        let most = world.run(true);
+        assert!(most < 2, "seed {seed}: {most} owners");
+        assert_eq!(world.owners(true), 1, "seed {seed}: in the end");
+        let backups = &world.record.as_ref().unwrap().1.backups;
+        assert_eq!(backups.len(), NODES - 1, "seed {seed}: the others are backups");
+        takeovers += world.takeovers;
+    }
+    assert!(u64::from(takeovers) > 2 * worlds(), "{takeovers} takeovers: worlds without trouble");
+}
+
+#[test]
+fn a_world_without_a_fence_has_two_owners() {
+    assert!((0..100).any(|seed| World::new(seed).run(false) > 1));
+}
