@@ -69,6 +69,8 @@ pub(crate) enum Helper {
     KtimeGetNs = 5,
     /// Writes `R4` bytes from `R3` to offset `R2` of packet `R1`, with flags `R5`; `R0` is negative if it cannot.
     SkbStoreBytes = 9,
+    /// Has the checksum at offset `R2` of packet `R1` follow a change that sums up to `R4`, with `R3` and `R5` 0.
+    L4CsumReplace = 11,
     /// Goes on in the program at place `R3` of map `R2`, with context `R1`; returns if there is none.
     TailCall = 12,
     /// The packet is to leave by the interface of number `R1`, with flags `R2`; `R0` is the verdict that says so.
@@ -77,6 +79,8 @@ pub(crate) enum Helper {
     SkbLoadBytes = 26,
     /// `R0` = the user of the socket of packet `R1`.
     SocketUid = 47,
+    /// `R0` = the sum `R5`, less `R2` bytes at `R1`, with `R4` bytes at `R3`: as checksums have it.
+    CsumDiff = 28,
     /// Sets the events that connection `R1` (`bpf_sock_ops`) reports to `R2`.
     SockOpsCbFlagsSet = 59,
     /// Puts connection `R1` (`bpf_sock_ops`) into `R2` under key `*R3`, with flags `R4`.
@@ -102,6 +106,8 @@ pub(crate) enum Helper {
     /// Says that the packet of context `R1` is for socket `R2`, with flags `R3`; `R0` is negative if that
     /// socket cannot take it.
     SkAssign = 124,
+    /// The same as [`Self::KtimeGetNs`], but the clock goes on in suspension.
+    KtimeGetBootNs = 125,
     /// Puts `R3` bytes at `R2` into ring `R1`, with flags `R4`; `R0` is negative if there is no room.
     RingBufOutput = 130,
     /// Looks for the TCP option `*R2` (of which `R3` bytes are told) in the packet that

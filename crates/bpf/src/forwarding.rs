@@ -21,7 +21,7 @@ use crate::object_file;
 use crate::tables::programs::service_key;
 use crate::tables::{Tables, octets, of_map, slot, take};
 pub use programs::ROUTES_MAX;
-use programs::{ADDRESSES, FLOWS, HOSTS, ROUTES, TRAFFIC, flow, route, tally};
+use programs::{ADDRESSES, FLOWS, HOSTS, LEASE, ROUTES, TRAFFIC, flow, lease, route, tally};
 
 /// Sends packets that come in by one interface for a service, an address, port and protocol, on to hosts of that
 /// link: direct server return.
@@ -37,6 +37,33 @@ pub struct Forwarding {
     traffic: PerCpuArray<MapData, [u64; 2]>,
     flows: HashMap<MapData, [u8; flow::KEY_LEN], [u8; flow::LEN]>,
     addresses: PerCpuHashMap<MapData, [u8; 16], [u64; tally::COUNTERS]>,
+}
+
+/// Until when services are served. It is apart from the rest: what keeps a lease does not wait for what reads tables.
+pub struct Lease(Array<MapData, [u8; lease::LEN]>);
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease").finish_non_exhaustive()
+    }
+}
+
+impl Lease {
+    /// Serves until that time of `CLOCK_BOOTTIME`; until this was called, never. With an address of the link the program answers in
+    /// its name for each address that is watched; without one the kernel has to have them.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn serve_until(&mut self, until: Duration, link: Option<[u8; 6]>) -> Result<(), BpfError> {
+        let mut entry = [0; lease::LEN];
+        let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+        entry[..lease::OPTION].copy_from_slice(&until.to_ne_bytes());
+        if let Some(address) = link {
+            entry[lease::OPTION..lease::ADDRESS].copy_from_slice(&lease::OPTION_BEGINS);
+            entry[lease::ADDRESS..].copy_from_slice(&address);
+        }
+        of_map(self.0.set(0, entry, 0))
+    }
 }
 
 /// Where a route leads.
@@ -66,7 +93,7 @@ pub struct Flow {
     pub route: u32,
     /// The client has said that it sends no more.
     pub is_closing: bool,
-    /// When a packet of the client was seen, by the monotonic clock.
+    /// When a packet of the client was seen, by `CLOCK_BOOTTIME`.
     pub seen: Duration,
     key: [u8; flow::KEY_LEN],
 }
@@ -93,11 +120,11 @@ impl fmt::Debug for Forwarding {
 }
 
 impl Forwarding {
-    /// Loads the program. It is asked from [`Self::attach`] on.
+    /// Loads the program. It is asked from [`Self::attach`] on, and serves by the lease.
     ///
     /// # Errors
     /// The kernel refuses ([`BpfError::Privilege`]) or cannot do it ([`BpfError::Kernel`]).
-    pub fn load() -> Result<Self, BpfError> {
+    pub fn load() -> Result<(Self, Lease), BpfError> {
         let object = object_file::write(&programs::maps(), &programs::all());
         let mut loaded =
             Ebpf::load(&object).map_err(|error| BpfError::of_kernel("load BPF maps", &error))?;
@@ -105,7 +132,8 @@ impl Forwarding {
         forward
             .and_then(SchedClassifier::load)
             .map_err(|error| BpfError::of_kernel("load a BPF program for packets", &error))?;
-        Ok(Self {
+        let lease = Lease(take(&mut loaded, LEASE)?);
+        let forwarding = Self {
             link: None,
             tables: Tables::of(&mut loaded)?,
             hosts: take(&mut loaded, HOSTS)?,
@@ -114,7 +142,8 @@ impl Forwarding {
             flows: take(&mut loaded, FLOWS)?,
             addresses: take(&mut loaded, ADDRESSES)?,
             loaded,
-        })
+        };
+        Ok((forwarding, lease))
     }
 
     /// From here on each packet that comes in by this interface is looked at.

@@ -52,7 +52,7 @@ mod tcp_option;
 pub use cgroup::Cgroup;
 pub use error::BpfError;
 pub use filter::{Filter, Hits, Identity, LINES_MAX, Log, LogLine, Totals, is_denied};
-pub use forwarding::{Flow, Forwarding, Hop, ROUTES_MAX, Tally};
+pub use forwarding::{Flow, Forwarding, Hop, Lease, ROUTES_MAX, Tally};
 pub use others::{PacketProgram, packet_programs};
 pub use sockmap::{Counters, Sockmap};
 pub use steering::Steering;

@@ -34,6 +34,7 @@ use crate::fault_plan::FaultPlan;
 use crate::metrics_address::{MetricsAddress, MetricsAddressError};
 use crate::options::{Eid, Eids, MemoryLimit, ProgramName, RmbeSize, Settings};
 use crate::pnet::{Network, Networks, PnetId};
+use crate::store_address::StoreAddress;
 use crate::words::{self, listed, parse_keyword, parse_size, shown_size};
 
 /// A configuration file that cannot be used.
@@ -319,11 +320,23 @@ const TABLES: &[(&str, &[Key])] = &[
     ),
     (
         "distributor",
-        &[Key {
-            name: "interface",
-            set: |s, v| interface(v).map(|v| s.interface = Some(v.to_string())),
-            get: |s| s.interface.clone(),
-        }],
+        &[
+            Key {
+                name: "interface",
+                set: |s, v| interface(v).map(|v| s.interface = Some(v.to_string())),
+                get: |s| s.interface.clone(),
+            },
+            Key {
+                name: "store",
+                set: |s, v| list(v, store_address).map(|v| s.store = Some(v)),
+                get: |s| s.store.as_ref().map(|list| listed(list, ", ")),
+            },
+            Key {
+                name: "rank",
+                set: |s, v| rank(v).map(|v| s.rank = Some(v)),
+                get: |s| s.rank.map(|rank| rank.to_string()),
+            },
+        ],
     ),
     (
         "smc-r",
@@ -599,6 +612,22 @@ fn program_name(value: &DeValue<'_>) -> Result<ProgramName, String> {
     name.ok_or_else(|| format!("{} is not allowed; use {}", shown(value), ProgramName::ALLOWED))
 }
 
+fn store_address(value: &DeValue<'_>) -> Result<StoreAddress, String> {
+    let text = value.as_str().unwrap_or_default();
+    text.parse().map_err(|error| format!("{} {error}", shown(value)))
+}
+
+/// The rank of a distributor.
+fn rank(value: &DeValue<'_>) -> Result<u32, String> {
+    let rank = match value {
+        DeValue::Integer(number) => number.to_string().parse().ok(),
+        _ => None,
+    };
+    rank.filter(|rank| *rank <= 1000).ok_or_else(|| {
+        format!("{} is not allowed; use a whole number from 0 to 1000", shown(value))
+    })
+}
+
 /// A number of bytes: an integer, or a string such as `"64KB"`. One KB is 1024 bytes.
 fn bytes(value: &DeValue<'_>) -> Option<u64> {
     match value {
@@ -670,6 +699,8 @@ mod tests {
             forwarded = ["eth0", "eth1"]
             [distributor]
             interface = "eth0"
+            store = ["http://10.0.0.5:2379"]
+            rank = 100
             [smc-r]
             adapters = ["10.0.0.1", "soft:eth1"]
             faults = "loss=1%"
@@ -714,6 +745,8 @@ mod tests {
             faults: "loss=1%".parse().ok(),
             vips: Some(VipSet::default()),
             interface: Some("eth0".to_owned()),
+            store: Some(vec!["http://10.0.0.5:2379".parse().unwrap()]),
+            rank: Some(100),
         };
         assert_eq!(settings, expected);
     }

@@ -28,6 +28,7 @@ use crate::accounts::{Group, User};
 use crate::fault_plan::FaultPlan;
 use crate::metrics_address::MetricsAddress;
 use crate::pnet::{Device, Networks};
+use crate::store_address::StoreAddress;
 use crate::words::{keyword, listed};
 
 /// The environment variable that carries [`Options`] to the library.
@@ -118,6 +119,9 @@ pub(crate) struct Settings {
     pub(crate) vips: Option<VipSet>,
     /// For `sidestep distributor`: by which clients come and targets are reached.
     pub(crate) interface: Option<String>,
+    /// For it, too: what several of them share, and which one goes before others.
+    pub(crate) store: Option<Vec<StoreAddress>>,
+    pub(crate) rank: Option<u32>,
 }
 
 impl Settings {
@@ -202,6 +206,8 @@ impl Settings {
             faults: self.faults.or(lower.faults),
             vips: self.vips.or(lower.vips),
             interface: self.interface.or(lower.interface),
+            store: self.store.or(lower.store),
+            rank: self.rank.or(lower.rank),
         }
     }
 
@@ -267,6 +273,8 @@ impl From<Options> for Settings {
             faults: None,
             vips: None,
             interface: None,
+            store: None,
+            rank: None,
         }
     }
 }

@@ -249,26 +249,21 @@ impl Election {
         self.seen.as_ref().filter(|seen| seen.revision != 0).map(|seen| &seen.record)
     }
 
-    /// Those that have registered.
-    #[must_use]
-    pub fn candidates(&self) -> &[Candidate] {
-        &self.candidates
-    }
-
     /// Whether its link carries. An owner whose link does not takes no backup off, a backup takes nothing over.
     pub fn connected(&mut self, is_connected: bool) {
         self.is_connected = is_connected;
     }
 
     /// The owner's drained targets, for the record.
-    pub fn drained(&mut self, drained: Vec<String>) {
+    pub fn drain(&mut self, drained: Vec<String>) {
         self.drained = drained;
     }
 
-    /// Whether the store has the owner's drained targets.
+    /// The targets that are to be drained here: by the owner's word, or the record's.
     #[must_use]
-    pub fn has_noted(&self, drained: &[String]) -> bool {
-        self.owns && self.record().is_some_and(|record| record.drained == drained)
+    pub fn drained_here(&self) -> Option<&[String]> {
+        let record = self.record().map(|record| &record.drained[..]);
+        if self.owns { Some(&self.drained) } else { record }
     }
 
     /// The owner ends to serve, and gives the VIPs up, to a backup if there is one. Its first one is `to`, if that is named.
@@ -277,6 +272,12 @@ impl Election {
             let first = self.record().and_then(|record| record.backups.first().copied());
             self.successor = to.or(first).or(Some(self.own.process.host));
         }
+    }
+
+    /// Whether it has ended to serve in order to give the VIPs up.
+    #[must_use]
+    pub fn gives_up(&self) -> bool {
+        self.owns && self.successor.is_some()
     }
 
     /// Time has passed: what is to be done now.
@@ -419,6 +420,8 @@ impl Election {
             return;
         };
         self.is_outdated = false;
+        // Our own first: it is not to be missed among too many.
+        snapshot.candidates.sort_by_key(|it| it.process.host != self.own.process.host);
         snapshot.candidates.truncate(CANDIDATES_MAX);
         self.candidates = snapshot.candidates;
         let (revision, record) = snapshot.record.unwrap_or_default();

@@ -136,6 +136,7 @@ pub(crate) const CASES: &[Case] = &[
         &["ip", "setpriv", "redis-server", "redis-benchmark"],
         distributor::hosts,
     ),
+    Case::alone("distributor-takeover", &["ip", "python3", "etcd"], distributor::takeover),
     Case::alone(
         "distributor-smc-r",
         &["ip", "setpriv", "redis-server", "redis-benchmark"],

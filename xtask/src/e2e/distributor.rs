@@ -17,13 +17,18 @@ use crate::enclosure::{CABLE, Group, Namespace};
 use crate::suite::{HANG, Lacking};
 use crate::user;
 pub(crate) use smc_r::smc_r;
+pub(crate) use takeover::takeover;
 
 mod smc_r;
+mod takeover;
 
 const PORT: &str = "6379";
 const VIP: [&str; 2] = ["10.77.0.100", "fd77::100"];
 const CLIENT: [&str; 2] = ["10.77.0.1", "fd77::1"];
 const DISTRIBUTOR: [&str; 2] = ["10.77.0.2", "fd77::2"];
+const BACKUP: [&str; 2] = ["10.77.0.3", "fd77::3"];
+/// Of the bridge: members of etcd are there.
+const STORE: &str = "10.77.0.200";
 const TARGETS: [[&str; 2]; 3] =
     [["10.77.0.11", "fd77::11"], ["10.77.0.12", "fd77::12"], ["10.77.0.13", "fd77::13"]];
 
@@ -90,6 +95,8 @@ struct Scene<'a> {
     switch: Namespace,
     client: Rc<Namespace>,
     distributor: Rc<Namespace>,
+    /// For a second distributor.
+    backup: Rc<Namespace>,
     targets: Vec<Rc<Namespace>>,
     group: Group,
 }
@@ -113,14 +120,16 @@ impl<'a> Scene<'a> {
             host.settle(CABLE, addresses)?;
             Ok::<_, anyhow::Error>(Rc::new(host))
         };
+        switch.ip(&["address", "add", &format!("{STORE}/24"), "dev", "bridge"])?;
         let client = host("client", &CLIENT)?;
+        let backup = host("backup", &BACKUP)?;
         let distributor = host("distr", &DISTRIBUTOR)?;
         let targets = TARGETS.iter().zip(["ta", "tb", "tc"]);
         let targets =
             targets.map(|(addresses, what)| host(what, addresses)).collect::<Result<_>>()?;
         let group = Group::make()?;
         let sidestep = sidestep.to_owned();
-        Ok(Self { stage, sidestep, switch, client, distributor, targets, group })
+        Ok(Self { stage, sidestep, switch, client, distributor, backup, targets, group })
     }
 
     fn enclosed(&self, namespace: &Namespace, mut command: Command) -> Command {

@@ -29,6 +29,16 @@
 //! | IPv6 with extension headers | counted, dropped |
 //! | an ICMP error about a packet of a target | counted, goes to that target: by the packet that it quotes |
 //! | everything else | the kernel's own |
+//!
+//! # The lease
+//!
+//! With several distributors one of them owns the VIPs, for as long as its lease runs. `lease` says until when, by the clock
+//! that goes on in suspension; afterwards packets for services are dropped. Such a VIP is no address of an interface: the
+//! program itself answers for it, by ARP and neighbour discovery, as long as the lease runs. So what answers for a VIP and
+//! what sends its packets on ends at the same moment, at the end of the lease or of the process, even if that
+//! process stands still. Each question of a neighbour becomes its own answer.
+//!
+//! *Source*: RFC 826 (ARP), RFC 4861 sections 4.3 and 4.4 (neighbour solicitation and advertisement).
 
 use sidestep_distributor::terms::TARGETS_MAX;
 
@@ -52,6 +62,9 @@ pub(super) const FLOWS: &str = "flows";
 pub(super) const OPENINGS: &str = "openings";
 /// Addresses of VIPs, and what was seen there besides whole packets.
 pub(super) const ADDRESSES: &str = "addresses";
+
+/// Until when services are served, and how the link is answered; one entry.
+pub(super) const LEASE: &str = "lease";
 
 /// Routes that there can be: those of all targets, and of targets that are gone while connections are not.
 pub const ROUTES_MAX: usize = 2 * INDICES * TARGETS_MAX;
@@ -82,6 +95,17 @@ pub(super) mod flow {
     pub(in super::super) const ROUTE: usize = 0;
     pub(in super::super) const IS_CLOSING: usize = 4;
     pub(in super::super) const SEEN_NS: usize = 8;
+}
+
+/// The value of [`LEASE`]: when it ends, and an option of neighbour discovery with this host's address on the link; zeroes:
+/// the kernel answers for the VIPs.
+pub(super) mod lease {
+    pub(in super::super) const LEN: usize = 16;
+    pub(in super::super) const OPTION: usize = 8;
+    pub(in super::super) const ADDRESS: usize = 10;
+
+    /// "Target link-layer address", of one unit of eight bytes.
+    pub(in super::super) const OPTION_BEGINS: [u8; 2] = [2, 1];
 }
 
 /// A value of [`ADDRESSES`]: counters.
@@ -125,6 +149,7 @@ pub(super) fn maps() -> Vec<MapDefinition> {
             ..ARRAY
         },
         flows,
+        MapDefinition { name: LEASE, value_len: lease::LEN as u32, entries_max: 1, ..ARRAY },
         MapDefinition { name: OPENINGS, entries_max: OPENINGS_MAX, ..flows },
         MapDefinition {
             name: ADDRESSES,
@@ -149,6 +174,7 @@ mod skb {
 
     pub(super) const IPV4: i32 = u16::to_be(0x0800) as i32;
     pub(super) const IPV6: i32 = u16::to_be(0x86dd) as i32;
+    pub(super) const ARP: i32 = u16::to_be(0x0806) as i32;
 
     /// Programs behind this one, and the kernel, go on.
     pub(super) const NEXT: i32 = -1;
@@ -177,6 +203,8 @@ mod packet {
     pub(super) const TCP: i32 = 6;
     pub(super) const UDP: i32 = 17;
     pub(super) const ICMPV6: i32 = 58;
+    /// Of a neighbour, a type of ICMPv6.
+    pub(super) const SOLICITATION: i32 = 135;
 
     pub(super) const FIN: i32 = 1;
     pub(super) const SYN: i32 = 2;
@@ -195,6 +223,10 @@ const FLAGS: i16 = KIND - 8;
 const CLIENT_PORT: i16 = FLAGS - 8;
 const NOTE: i16 = CLIENT_PORT - flow::LEN as i16;
 const ADDRESSES_OF_FRAME: i16 = NOTE - route::LEN as i16;
+/// When this packet came.
+const NOW: i16 = ADDRESSES_OF_FRAME - 8;
+/// The solicitation of a neighbour.
+const SOLICITATION: i16 = NOW - 32;
 
 /// What a packet means to its flow.
 mod kind {
@@ -215,22 +247,45 @@ pub(super) fn all() -> [Program; 1] {
 fn forward() -> Assembler {
     let mut a = Assembler::default();
     a.mov(R6, R1);
-    a.load_32(R1, R6, skb::PACKET_TYPE);
-    a.jump_if_not_equal(R1, 0, "pass");
     a.store_immediate_32(R10, KIND, kind::GOES_ON);
     a.load_32(R1, R6, skb::PROTOCOL);
     a.jump_if_equal(R1, skb::IPV6, "ipv6");
+    a.jump_if_equal(R1, skb::ARP, "arp");
     a.jump_if_not_equal(R1, skb::IPV4, "pass");
+    pass_others(&mut a);
     read_ipv4(&mut a);
     read_ipv6(&mut a);
     read_ports(&mut a);
     tables::find_service(&mut a);
+    within_lease(&mut a, "drop");
     follow_flow(&mut a);
     follow_opening(&mut a);
     choose(&mut a);
     send(&mut a);
     end(&mut a);
+    answer_arp(&mut a);
+    answer_solicitation(&mut a);
     a
+}
+
+/// A frame that is not for this host alone passes.
+fn pass_others(a: &mut Assembler) {
+    a.load_32(R1, R6, skb::PACKET_TYPE);
+    a.jump_if_not_equal(R1, 0, "pass");
+}
+
+/// Notes the time; `R0` = the lease, if it runs.
+fn within_lease(a: &mut Assembler, otherwise: &'static str) {
+    a.call(Helper::KtimeGetBootNs);
+    a.store_64(R10, NOW, R0);
+    a.store_immediate_32(R10, ROUTE, 0);
+    a.load_map(R1, LEASE);
+    a.address(R2, R10, ROUTE);
+    a.call(Helper::MapLookup);
+    a.jump_if_equal(R0, 0, otherwise);
+    a.load_64(R1, R10, NOW);
+    a.load_64(R2, R0, 0);
+    a.jump_if_beyond(R1, R2, otherwise);
 }
 
 fn read_ipv4(a: &mut Assembler) {
@@ -285,11 +340,18 @@ fn read_ipv6(a: &mut Assembler) {
     key::store_ipv6(a, CLIENT + client::ADDRESS, R10, HEADER + packet::IPV6_SOURCE);
     a.mov_immediate(R8, packet::FRAME_LEN + packet::IPV6_LEN);
     a.load_8(R9, R10, HEADER + packet::IPV6_NEXT);
+    a.jump_if_equal(R9, packet::ICMPV6, "icmpv6");
+    pass_others(a);
     for extension in EXTENSIONS {
         a.jump_if_equal(R9, extension, "extended");
     }
-    a.jump_if_not_equal(R9, packet::ICMPV6, "transport");
+    a.jump("transport");
 
+    a.label("icmpv6");
+    load_type(a);
+    // Solicitations go to many at once.
+    a.jump_if_equal(R1, packet::SOLICITATION, "solicitation");
+    pass_others(a);
     load_type(a);
     // Unreachable, packet too big, time exceeded, a wrong parameter are 1 to 4.
     a.jump_if_equal(R1, 0, "pass");
@@ -397,8 +459,8 @@ fn delete_flow(a: &mut Assembler, map: &'static str) {
 
 /// Notes the route under the flow on the stack.
 fn note_flow(a: &mut Assembler, map: &'static str) {
-    a.call(Helper::KtimeGetNs);
-    a.store_64(R10, NOTE + flow::SEEN_NS as i16, R0);
+    a.load_64(R1, R10, NOW);
+    a.store_64(R10, NOTE + flow::SEEN_NS as i16, R1);
     a.load_32(R1, R10, ROUTE);
     a.store_32(R10, NOTE + flow::ROUTE as i16, R1);
     a.store_immediate_32(R10, NOTE + flow::IS_CLOSING as i16, 0);
@@ -423,8 +485,8 @@ fn follow_flow(a: &mut Assembler) {
     delete_flow(a, FLOWS);
     a.jump("begin");
     a.label("goes on");
-    a.call(Helper::KtimeGetNs);
-    a.store_64(R8, flow::SEEN_NS as i16, R0);
+    a.load_64(R1, R10, NOW);
+    a.store_64(R8, flow::SEEN_NS as i16, R1);
     // Only noted: whether it is within the window the server knows, and a stranger's is not to take the route away.
     a.load_8(R1, R10, FLAGS);
     a.and_immediate(R1, packet::FIN | packet::RST);
@@ -554,6 +616,11 @@ fn send(a: &mut Assembler) {
     a.mov_immediate(R5, 0);
     a.call(Helper::SkbStoreBytes);
     a.jump_if_negative(R0, "drop");
+    send_back(a);
+}
+
+/// The frame leaves by the interface by which it came.
+fn send_back(a: &mut Assembler) {
     a.load_32(R1, R6, skb::IFINDEX);
     a.mov_immediate(R2, 0);
     a.call(Helper::Redirect);
@@ -580,4 +647,158 @@ fn end(a: &mut Assembler) {
     a.label("pass");
     a.mov_immediate(R0, skb::NEXT);
     a.exit();
+}
+
+/// Of a message of ARP, in bytes: the sender's two addresses and the target's.
+mod arp {
+    pub(super) const LEN: i32 = 28;
+    pub(super) const OPERATION: i32 = 6;
+    pub(super) const SENDER: i16 = 8;
+    pub(super) const SENDER_IP: i16 = 14;
+    pub(super) const TARGET: i16 = 18;
+    pub(super) const TARGET_IP: i16 = 24;
+    /// Of the sender, or of the target.
+    pub(super) const ADDRESSES_LEN: i32 = 10;
+
+    /// Ethernet, IPv4, and the lengths of their addresses; a request, in the order of the network.
+    pub(super) const BEGINS: [i32; 2] =
+        [i32::from_ne_bytes([0, 1, 8, 0]), i32::from_ne_bytes([6, 4, 0, 1])];
+    pub(super) const REPLY: i32 = i32::from_ne_bytes([0, 2, 0, 0]);
+}
+
+/// Of ICMPv6 behind the header of IPv6, in bytes.
+mod discovery {
+    /// With one option, the sender's address on the link.
+    pub(super) const LEN: i32 = 32;
+    pub(super) const CHECKSUM: i32 = 2;
+    pub(super) const FLAGS: i32 = 4;
+    pub(super) const TARGET: i16 = 8;
+    pub(super) const OPTION: i16 = 24;
+    pub(super) const OPTION_LEN: i32 = 8;
+    /// The address within the option.
+    pub(super) const ADDRESS: i16 = 26;
+
+    /// In IPv6: so long, ICMPv6, of this link.
+    pub(super) const HEADER: i32 = i32::from_be_bytes([0, LEN as u8, 58, 255]);
+    pub(super) const SOLICITS: i32 = i32::from_ne_bytes([135, 0, 0, 0]);
+    pub(super) const ADVERTISES: i32 = i32::from_ne_bytes([136, 0, 0, 0]);
+    /// It was asked for, and goes before what is known.
+    pub(super) const SOLICITED_OVERRIDE: i32 = i32::from_ne_bytes([0x60, 0, 0, 0]);
+}
+
+const FRAME: i32 = packet::FRAME_LEN;
+const LINK_ADDRESS_LEN: i32 = 6;
+
+/// A request for a VIP becomes the reply.
+fn answer_arp(a: &mut Assembler) {
+    a.label("arp");
+    a.mov_immediate(R2, FRAME);
+    load(a, HEADER, arp::LEN);
+    for (at, word) in [0, 4].into_iter().zip(arp::BEGINS) {
+        a.load_32(R1, R10, HEADER + at);
+        a.jump_if_not_equal(R1, word, "pass");
+    }
+    key::store_mapped_ipv4(a, SERVICE, R10, HEADER + arp::TARGET_IP);
+    find_lease(a);
+    a.store_immediate_32(R10, NOTE, arp::REPLY);
+    write(a, FRAME + arp::OPERATION, R10, NOTE, 2);
+    write(a, FRAME + i32::from(arp::SENDER), R7, lease::ADDRESS as i16, LINK_ADDRESS_LEN);
+    write(a, FRAME + i32::from(arp::SENDER_IP), R10, HEADER + arp::TARGET_IP, 4);
+    write(a, FRAME + i32::from(arp::TARGET), R10, HEADER + arp::SENDER, arp::ADDRESSES_LEN);
+    return_frame(a, HEADER + arp::SENDER);
+}
+
+/// A solicitation of a VIP becomes the advertisement. That of a host which has no address yet is not answered.
+fn answer_solicitation(a: &mut Assembler) {
+    const AT: i32 = FRAME + packet::IPV6_LEN;
+    a.label("solicitation");
+    a.load_32(R1, R10, HEADER + 4);
+    a.swap_to_big_endian_32(R1);
+    a.jump_if_not_equal(R1, discovery::HEADER, "pass");
+    a.load_64(R1, R10, HEADER + packet::IPV6_SOURCE);
+    a.load_64(R2, R10, HEADER + packet::IPV6_SOURCE + 8);
+    a.or(R1, R2);
+    a.jump_if_equal(R1, 0, "pass");
+    a.mov_immediate(R2, AT);
+    load(a, SOLICITATION, discovery::LEN);
+    for at in [0, 1] {
+        // The source's address, of one unit.
+        a.load_8(R1, R10, SOLICITATION + discovery::OPTION + at);
+        a.jump_if_not_equal(R1, 1, "pass");
+    }
+    key::store_ipv6(a, SERVICE, R10, SOLICITATION + discovery::TARGET);
+    find_lease(a);
+    sum_up(a);
+    a.mov(R4, R0);
+    a.mov(R1, R6);
+    a.mov_immediate(R2, AT + discovery::CHECKSUM);
+    a.mov_immediate(R3, 0);
+    a.mov_immediate(R5, 0);
+    a.call(Helper::L4CsumReplace);
+    a.jump_if_negative(R0, "drop");
+    write(a, AT, R10, ADDRESSES_OF_FRAME, 1);
+    write(a, AT + discovery::FLAGS, R10, ADDRESSES_OF_FRAME + 4, 4);
+    let option = AT + i32::from(discovery::OPTION);
+    write(a, option, R7, lease::OPTION as i16, discovery::OPTION_LEN);
+    write(a, FRAME + i32::from(packet::IPV6_SOURCE), R10, SERVICE, 16);
+    let client = HEADER + packet::IPV6_SOURCE;
+    write(a, FRAME + i32::from(packet::IPV6_DESTINATION), R10, client, 16);
+    return_frame(a, SOLICITATION + discovery::ADDRESS);
+}
+
+/// `R0` = what the checksum changes by. Of the addresses the client's stays in the sum.
+fn sum_up(a: &mut Assembler) {
+    a.store_immediate_32(R10, NOTE, discovery::SOLICITS);
+    a.store_immediate_32(R10, NOTE + 4, 0);
+    a.store_immediate_32(R10, ADDRESSES_OF_FRAME, discovery::ADVERTISES);
+    a.store_immediate_32(R10, ADDRESSES_OF_FRAME + 4, discovery::SOLICITED_OVERRIDE);
+    a.mov_immediate(R8, 0);
+    let destination = HEADER + packet::IPV6_DESTINATION;
+    differ(a, destination, (R10, SERVICE), 16);
+    let option = (R7, lease::OPTION as i16);
+    differ(a, SOLICITATION + discovery::OPTION, option, discovery::OPTION_LEN);
+    differ(a, NOTE, (R10, ADDRESSES_OF_FRAME), 8);
+}
+
+/// `R8`, and `R0`, follow the change of so many bytes.
+fn differ(a: &mut Assembler, from: i16, (base, to): (Register, i16), len: i32) {
+    a.address(R1, R10, from);
+    a.mov_immediate(R2, len);
+    a.address(R3, base, to);
+    a.mov_immediate(R4, len);
+    a.mov(R5, R8);
+    a.call(Helper::CsumDiff);
+    a.mov(R8, R0);
+}
+
+/// `R7` = the lease, if it runs, this is a VIP, and the kernel does not answer for it.
+fn find_lease(a: &mut Assembler) {
+    a.load_map(R1, ADDRESSES);
+    a.address(R2, R10, SERVICE);
+    a.call(Helper::MapLookup);
+    a.jump_if_equal(R0, 0, "pass");
+    within_lease(a, "pass");
+    a.mov(R7, R0);
+    a.load_8(R1, R7, lease::OPTION as i16);
+    a.jump_if_equal(R1, 0, "pass");
+}
+
+/// Has the frame go to the address on the stack, from ours.
+fn return_frame(a: &mut Assembler, to: i16) {
+    write(a, 0, R10, to, LINK_ADDRESS_LEN);
+    write(a, LINK_ADDRESS_LEN, R7, lease::ADDRESS as i16, LINK_ADDRESS_LEN);
+    send_back(a);
+}
+
+/// Writes so many bytes into the packet.
+fn write(a: &mut Assembler, at: i32, base: Register, from: i16, len: i32) {
+    /// `BPF_F_RECOMPUTE_CSUM`: what the interface has summed up follows.
+    const SUM_FOLLOWS: i32 = 1;
+    a.mov(R1, R6);
+    a.mov_immediate(R2, at);
+    a.address(R3, base, from);
+    a.mov_immediate(R4, len);
+    a.mov_immediate(R5, SUM_FOLLOWS);
+    a.call(Helper::SkbStoreBytes);
+    a.jump_if_negative(R0, "drop");
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap as Counts;
 use std::net::Ipv4Addr;
+use std::ops::{Deref, DerefMut};
 
 use aya::programs::{TestRun, TestRunOptions};
 use etherparse::icmpv4::DestUnreachableHeader::FragmentationNeeded;
@@ -18,11 +19,30 @@ use super::*;
 macro_rules! forwarding {
     () => {
         match Forwarding::load() {
-            Ok(forwarding) => forwarding,
+            Ok((forwarding, lease)) => Loaded { forwarding, lease },
             Err(lacking @ BpfError::Privilege { .. }) => return println!("skipped: {lacking}"),
             Err(error) => panic!("{error}"),
         }
     };
+}
+
+struct Loaded {
+    forwarding: Forwarding,
+    lease: Lease,
+}
+
+impl Deref for Loaded {
+    type Target = Forwarding;
+
+    fn deref(&self) -> &Forwarding {
+        &self.forwarding
+    }
+}
+
+impl DerefMut for Loaded {
+    fn deref_mut(&mut self) -> &mut Forwarding {
+        &mut self.forwarding
+    }
 }
 
 /// What becomes of a packet.
@@ -47,7 +67,7 @@ fn target(number: u32) -> [u8; 6] {
 }
 
 /// Service 0, with targets whose routes are 1 and up.
-fn put(forwarding: &mut Forwarding, vip: &str, protocol: Protocol, plan: &Plan) {
+fn put(forwarding: &mut Loaded, vip: &str, protocol: Protocol, plan: &Plan) {
     let vip: SocketAddr = vip.parse().unwrap();
     let routes: Vec<u32> = (1..=plan.weights.len() as u32).collect();
     for &route in &routes {
@@ -56,6 +76,7 @@ fn put(forwarding: &mut Forwarding, vip: &str, protocol: Protocol, plan: &Plan) 
     }
     forwarding.begin(0, &routes, &[0; TARGETS_MAX]).unwrap();
     forwarding.watch(vip.ip()).unwrap();
+    forwarding.lease.serve_until(Duration::MAX, None).unwrap();
     forwarding.prepare(0, plan).unwrap();
     forwarding.commit(0, (vip, protocol), plan, Duration::ZERO).unwrap();
 }
@@ -444,4 +465,106 @@ fn icmp_errors_go_to_the_target_whose_packet_they_quote() {
         let frame = written(|out| ip(router, VIP6).icmpv6(message).write(out, &[0; 16]).unwrap());
         assert_eq!(judged(&forwarding, &frame), Kernel, "a neighbour's question");
     }
+}
+
+/// `CLOCK_BOOTTIME` a minute from now, and a minute ago.
+fn around_now() -> [Duration; 2] {
+    let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
+    let seconds: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
+    [seconds + 60.0, (seconds - 60.0).max(0.0)].map(Duration::from_secs_f64)
+}
+
+#[test]
+fn nothing_is_served_beyond_the_lease() {
+    let mut forwarding = forwarding!();
+    let plan = plan(Choice::Hash, &[1]);
+    put(&mut forwarding, VIP4, Protocol::Tcp, &plan);
+    let [later, before] = around_now();
+    for (until, verdict) in [(later, To(1)), (before, Dropped), (Duration::MAX, To(1))] {
+        forwarding.lease.serve_until(until, None).unwrap();
+        for flags in [SYN, ACK] {
+            assert_eq!(judged(&forwarding, &tcp(client4(1), VIP4, flags)), verdict, "{flags}");
+        }
+    }
+    let elsewhere = tcp(client4(1), "10.77.0.101:80", SYN);
+    forwarding.lease.serve_until(before, None).unwrap();
+    assert_eq!(judged(&forwarding, &elsewhere), Kernel, "what is of no VIP");
+}
+
+/// What a question about a VIP becomes; `None`: the kernel gets it as it was.
+fn answered(forwarding: &Forwarding, frame: &[u8]) -> Option<Vec<u8>> {
+    let program = forwarding.loaded.program(programs::FORWARD).unwrap();
+    let program: &SchedClassifier = program.try_into().unwrap();
+    let mut out = vec![0; frame.len()];
+    let options = TestRunOptions {
+        data_in: Some(frame),
+        data_out: Some(&mut out),
+        ..TestRunOptions::default()
+    };
+    match program.test_run(options).unwrap().return_value.cast_signed() {
+        7 => Some(out),
+        -1 if out == frame => None,
+        other => panic!("verdict {other}"),
+    }
+}
+
+const LINK: [u8; 6] = [2, 0, 0, 0, 2, 1];
+
+fn arp_request(target: [u8; 4]) -> Vec<u8> {
+    let head = [&[0xff; 6][..], &CLIENT, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
+    [&head[..], &CLIENT, &[10, 77, 0, 1], &[0; 6], &target].concat()
+}
+
+fn solicitation(source: &str, target: &str) -> Vec<u8> {
+    let [source, target]: [Ipv6Addr; 2] = [source, target].map(|it| it.parse().unwrap());
+    let many = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0, 1, 0];
+    let body = [&target.octets()[..], &[1, 1], &CLIENT].concat();
+    let step = PacketBuilder::ethernet2(CLIENT, [0x33, 0x33, 0xff, 0, 1, 0]);
+    let step = step.ipv6(source.octets(), many, 255).icmpv6_raw(135, 0, [0; 4]);
+    written(|out| step.write(out, &body).unwrap())
+}
+
+#[test]
+fn a_question_by_arp_is_answered_within_the_lease() {
+    let mut forwarding = forwarding!();
+    put(&mut forwarding, VIP4, Protocol::Tcp, &plan(Choice::Hash, &[1]));
+    let request = arp_request([10, 77, 0, 100]);
+    assert_eq!(answered(&forwarding, &request), None, "the kernel has the address");
+    let [later, before] = around_now();
+    forwarding.lease.serve_until(later, Some(LINK)).unwrap();
+    let head = [&CLIENT[..], &LINK, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2]].concat();
+    let reply = [&head[..], &LINK, &[10, 77, 0, 100], &CLIENT, &[10, 77, 0, 1]].concat();
+    assert_eq!(answered(&forwarding, &request), Some(reply));
+    assert_eq!(answered(&forwarding, &arp_request([10, 77, 0, 101])), None, "of no VIP");
+    let mut reply = request.clone();
+    reply[21] = 2;
+    assert_eq!(answered(&forwarding, &reply), None, "no request");
+    assert_eq!(answered(&forwarding, &request[..40]), None, "cut off");
+    forwarding.lease.serve_until(before, Some(LINK)).unwrap();
+    assert_eq!(answered(&forwarding, &request), None, "the lease is over");
+}
+
+#[test]
+fn a_solicitation_is_answered_within_the_lease() {
+    let mut forwarding = forwarding!();
+    put(&mut forwarding, VIP6, Protocol::Tcp, &plan(Choice::Hash, &[1]));
+    let question = solicitation("fd00:77::1", "fd00:77::100");
+    assert_eq!(answered(&forwarding, &question), None, "the kernel has the address");
+    let [later, before] = around_now();
+    forwarding.lease.serve_until(later, Some(LINK)).unwrap();
+    let answer = answered(&forwarding, &question).expect("an answer");
+    let vip: Ipv6Addr = "fd00:77::100".parse().unwrap();
+    let client: Ipv6Addr = "fd00:77::1".parse().unwrap();
+    let body = [&vip.octets()[..], &[2, 1], &LINK].concat();
+    let step = PacketBuilder::ethernet2(LINK, CLIENT).ipv6(vip.octets(), client.octets(), 255);
+    let step = step.icmpv6_raw(136, 0, [0x60, 0, 0, 0]);
+    assert_eq!(answer, written(|out| step.write(out, &body).unwrap()), "its checksum, too");
+    for (source, target) in [("::", "fd00:77::100"), ("fd00:77::1", "fd00:77::101")] {
+        assert_eq!(answered(&forwarding, &solicitation(source, target)), None, "{source} {target}");
+    }
+    let mut without_option = question.clone();
+    without_option[78] = 14;
+    assert_eq!(answered(&forwarding, &without_option), None);
+    forwarding.lease.serve_until(before, Some(LINK)).unwrap();
+    assert_eq!(answered(&forwarding, &question), None, "the lease is over");
 }

@@ -24,6 +24,20 @@ pub(crate) enum DistributorCommand {
     Run(VipRunArgs),
     /// Have this host serve VIPs: they are on its `lo`, and it does not answer for them, until SIGTERM
     Target(DistributorTargetArgs),
+    /// Have another distributor own the VIPs; it has to be a backup (`sidestep vip list` names them)
+    Move(DistributorMoveArgs),
+}
+
+/// The arguments of `sidestep distributor move`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DistributorMoveArgs {
+    /// The address of its host
+    #[arg(value_name = "HOST")]
+    pub(crate) host: IpAddr,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// The arguments of `sidestep distributor target`.

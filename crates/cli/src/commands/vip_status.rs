@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr};
+use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
 use std::time::Duration;
@@ -77,6 +77,8 @@ pub(super) enum Request {
     Drain(String),
     Resume(String),
     Remove(String),
+    /// To another distributor.
+    Move(String),
 }
 
 impl Request {
@@ -130,8 +132,12 @@ pub(super) struct VipStatus {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct VipLink {
     pub(super) interface: String,
-    /// The interface has the address: clients can reach it.
+    /// This host answers for the address: clients can reach it here.
     pub(super) is_taken: bool,
+    /// Of several distributors: the one that owns the VIPs, its backups, and why their store is not at hand.
+    pub(super) owner: Option<IpAddr>,
+    pub(super) backups: Vec<IpAddr>,
+    pub(super) store_fault: Option<String>,
     pub(super) fragments: u64,
     pub(super) options: u64,
     pub(super) extension_headers: u64,

@@ -53,6 +53,7 @@ fn of_vip() {
 fn of_distributor() {
     check("help-distributor.txt", &["distributor", "--help"]);
     check("help-distributor-target.txt", &["distributor", "target", "--help"]);
+    check("help-distributor-move.txt", &["distributor", "move", "--help"]);
 }
 
 #[test]

@@ -321,7 +321,7 @@ impl Node {
 
 fn candidate(node: usize, life: u64) -> Candidate {
     let process = Process { host: host(node), instance: life * 10 + node as u64 };
-    Candidate { process, rank: 100 - node as u32 }
+    Candidate { process, rank: 300 - node as u32 }
 }
 
 /// As many as `SIDESTEP_WORLDS` says.
@@ -342,6 +342,18 @@ fn there_are_never_two_owners_and_in_the_end_there_is_one() {
         takeovers += world.takeovers;
     }
     assert!(u64::from(takeovers) > 2 * worlds(), "{takeovers} takeovers: worlds without trouble");
+}
+
+#[test]
+fn among_too_many_candidates_the_own_one_is_known() {
+    let own = candidate(200, 1);
+    let mut election = Election::new(own);
+    let now = Duration::from_secs(1);
+    assert_eq!(election.tick(now), [Action::Read]);
+    let candidates = (0..100).map(|node| candidate(node, 1)).chain([own]).collect();
+    election.read(now, Some(Snapshot { record: None, candidates }));
+    assert_eq!(election.candidates.len(), CANDIDATES_MAX);
+    assert_eq!(election.tick(now), [], "it has registered");
 }
 
 #[test]

@@ -34,6 +34,8 @@ use crate::output;
 
 /// Questions that may be under way at a time.
 const QUESTIONS_MAX: usize = 32;
+/// How long others are waited for at the end.
+const PARTING: Duration = Duration::from_secs(1);
 /// From one look at the targets to the next.
 const TURN: Duration = Duration::from_millis(200);
 
@@ -47,6 +49,19 @@ pub(super) trait Direct {
     /// # Errors
     /// Why nothing was changed, in lines.
     fn apply(&mut self, set: &VipSet) -> Result<String, String>;
+
+    /// It is about to end: whether nothing is left to be done. It is asked until then, for [`PARTING`].
+    fn has_parted(&mut self) -> bool {
+        true
+    }
+
+    /// Has another host own the VIPs.
+    ///
+    /// # Errors
+    /// Why not.
+    fn move_to(&mut self, _host: &str) -> Result<String, String> {
+        Err("VIPs of one host stay there".to_owned())
+    }
 
     /// Looks at all targets, follows what has changed, and returns probes that are due.
     fn look(&mut self) -> Vec<Question>;
@@ -101,12 +116,21 @@ pub(super) fn serve<D: Direct + 'static>(
         tell_systemd(NotifyState::Ready);
         let mut byte = [0];
         stop.set_nonblocking(true)?;
-        UnixStream::from_std(stop)?.read_exact(&mut byte).await
+        UnixStream::from_std(stop)?.read_exact(&mut byte).await?;
+        // Without an answer of the others it ends all the same.
+        _ = timeout(PARTING, part(&director)).await;
+        Ok(())
     };
     LocalSet::new().block_on(&runtime, work).map_err(VipError::of("cannot wait for signals"))?;
     tell_systemd(NotifyState::Stopping);
     log::info!("ends, by a signal");
     Ok(())
+}
+
+async fn part<D: Direct>(director: &RefCell<D>) {
+    while !director.borrow_mut().has_parted() {
+        sleep(PARTING / 50).await;
+    }
 }
 
 /// What the configuration files say now.
@@ -213,6 +237,7 @@ fn carry_out<D: Direct>(request: &Request, director: &mut D, config: Option<&Pat
         Request::Drain(target) => director.drain(target),
         Request::Resume(target) => director.resume(target),
         Request::Remove(vip) => director.remove(vip),
+        Request::Move(host) => director.move_to(host),
     };
     done.map_or_else(Answer::Refused, Answer::Done)
 }

@@ -10,7 +10,11 @@
 //! in the kernel ([`sidestep_bpf::Forwarding`]). A target is set up by [`target`].
 
 mod addresses;
+mod announce;
 mod link;
+mod ownership;
+mod peers;
+mod store;
 mod target;
 
 use std::collections::HashMap;
@@ -19,8 +23,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
-use sidestep_bpf::{BpfError, Forwarding, Hop, INDICES, ROUTES_MAX};
+use sidestep_bpf::{BpfError, Forwarding, Hop, INDICES, Lease, ROUTES_MAX};
+use sidestep_distributor::election::Role;
 use sidestep_distributor::terms::TARGETS_MAX;
 use sidestep_distributor::{
     Change, Distribution, Protocol, Refusal, State, TargetKind, Vip, VipSet,
@@ -28,21 +32,27 @@ use sidestep_distributor::{
 
 use self::addresses::Addresses;
 use self::link::{Interface, Neighbour, Own};
+use self::ownership::{Ownership, boot_time, in_a_row};
 use super::daemon::{self, Direct};
 use super::error::VipError;
 use super::roster::{self, Probing, Question};
+use super::show;
 use crate::args::{DistributorArgs, DistributorCommand, VipRunArgs};
 use crate::commands::vip_status::{
-    self, Connection, Daemon, Status, TargetLink, TargetStatus, VipLink, VipStatus,
+    self, Connection, Daemon, Request, Status, TargetLink, TargetStatus, VipLink, VipStatus,
 };
 use crate::commands::{logging, signals};
 use crate::output;
+use crate::store_address::StoreAddress;
 
 /// Does what was asked for; 1 if it could not be done, otherwise 0.
 pub(crate) fn execute(args: &DistributorArgs) -> i32 {
     let (command, done) = match &args.command {
         DistributorCommand::Run(args) => ("run", run(args)),
         DistributorCommand::Target(args) => ("target", target::execute(args)),
+        DistributorCommand::Move(args) => {
+            ("move", show::change(&Request::Move(args.host.to_string()), args.json))
+        }
     };
     match done {
         Ok(()) => 0,
@@ -60,7 +70,8 @@ fn run(args: &VipRunArgs) -> Result<(), VipError> {
     logging::begin(args.log.as_ref())?;
     let config: Option<&Path> = args.config.as_deref();
     let settings = daemon::configured(config)?;
-    let interface = settings.interface.clone();
+    let (interface, rank) = (settings.interface.clone(), settings.rank);
+    let store = settings.store.clone().unwrap_or_default();
     let set = daemon::vips_of(settings, TargetKind::Hosts);
     if set.vips().is_empty() {
         return Err(VipError::NoHosts);
@@ -71,7 +82,13 @@ fn run(args: &VipRunArgs) -> Result<(), VipError> {
         _ => VipError::of("cannot listen for commands")(error),
     })?;
     let mut distributor = Distributor::new(&interface)?;
+    if !store.is_empty() {
+        distributor.share(&set, store.clone(), rank)?;
+    }
     let done = distributor.apply(&set).map_err(VipError::Refused)?;
+    if let Some(ownership) = &distributor.ownership {
+        ownership.start(store)?;
+    }
     daemon::say("sidestep distributor", &done)?;
     daemon::serve(distributor, commands, stop, config)
 }
@@ -79,9 +96,13 @@ fn run(args: &VipRunArgs) -> Result<(), VipError> {
 /// All VIPs in force whose targets are hosts.
 struct Distributor {
     forwarding: Forwarding,
+    /// Of the only distributor; it runs for ever.
+    lease: Option<Lease>,
     name: String,
     interface: Interface,
     addresses: Addresses,
+    /// `None`: it is the only distributor, and its interface has the addresses of VIPs.
+    ownership: Option<Ownership>,
     services: Vec<Service>,
     /// What each route is for, by its number; 0 is none. One that is known stays: flows have its number.
     routes: Vec<(ServiceKey, IpAddr)>,
@@ -161,14 +182,17 @@ impl Distributor {
             let what = format!("{name} is down; `ip link set {name} up` as root has it up");
             return Err(VipError::Refused(what));
         }
-        let mut forwarding = Forwarding::load()?;
+        let (mut forwarding, mut lease) = Forwarding::load()?;
+        lease.serve_until(Duration::MAX, None)?;
         forwarding.attach(name)?;
         let now = Instant::now();
         Ok(Self {
             forwarding,
+            lease: Some(lease),
             name: name.to_owned(),
             addresses: Addresses::new(interface.index),
             interface,
+            ownership: None,
             services: Vec::new(),
             routes: vec![],
             ask_due: now,
@@ -176,9 +200,55 @@ impl Distributor {
         })
     }
 
+    /// Owns the VIPs only when other distributors do not, by a store that they share.
+    fn share(
+        &mut self,
+        set: &VipSet,
+        members: Vec<StoreAddress>,
+        rank: Option<u32>,
+    ) -> Result<(), VipError> {
+        let mut lease = self.lease.take().expect("it is shared once");
+        lease.serve_until(Duration::ZERO, self.interface.address)?;
+        let index = self.interface.index;
+        let sight = Sight::take(index).map_err(VipError::of("the link cannot be looked at"))?;
+        let vips: Vec<IpAddr> = set.vips().iter().map(|vip| vip.address.ip()).collect();
+        let host = host_of(index, &sight, &vips).ok_or_else(|| {
+            let why =
+                "has no address by which other distributors could know this host; give it one";
+            VipError::Refused(format!("{} {why}", self.name))
+        })?;
+        self.ownership = Some(Ownership::begin(host, members, rank, lease)?);
+        self.note_link();
+        Ok(())
+    }
+
+    /// Why a VIP cannot be in force where several distributors share it.
+    fn objection_to_sharing(vip: &Vip, sight: &Sight) -> Option<String> {
+        let (name, ip) = (&vip.name, vip.address.ip());
+        if sight.is_own(ip) {
+            return Some(format!(
+                "vip.{name}: {ip} is an address of this host; where [distributor] has a `store` no host has it, because the \
+                 owner's program answers for it: take it off"
+            ));
+        }
+        let own = vip.targets.iter().find(|target| sight.is_own(target.address.ip()))?;
+        Some(format!(
+            "vip.{name}: target {} is this host; where [distributor] has a `store` a distributor is no target",
+            own.name
+        ))
+    }
+
     /// Why VIPs cannot be in force here.
     fn objections(&self, set: &VipSet, sight: &Sight) -> io::Result<Vec<String>> {
         let (mut objections, mut unknown) = (Vec::new(), Vec::new());
+        if let Some(ownership) = &self.ownership {
+            let of = |vip| Self::objection_to_sharing(vip, sight);
+            objections.extend(set.vips().iter().filter_map(of));
+            if !objections.is_empty() || ownership.owner().is_some() {
+                // The owner answers for them, and has asked before.
+                return Ok(objections);
+            }
+        }
         for vip in set.vips() {
             let ip = vip.address.ip();
             let elsewhere = |own: &&Own| own.ip == ip && own.index != self.interface.index;
@@ -265,10 +335,10 @@ impl Distributor {
             self.commit(&mut service).map_err(in_words)?;
         }
         let before: Vec<Service> = self.services.extract_if(.., |it| it.is_before(&vip)).collect();
+        self.services.push(service);
         for before in before {
             self.retire(&before, key_of(&vip));
         }
-        self.services.push(service);
         self.services
             .sort_by(|one, other| one.distribution.vip().name.cmp(&other.distribution.vip().name));
         Ok(roster::in_words(&vip))
@@ -283,6 +353,18 @@ impl Distributor {
             && let Err(error) = self.forwarding.forget(key)
         {
             log::error!("{} stays in force: {error}", vip.address);
+        }
+        self.leave(vip.address.ip());
+    }
+
+    /// Answers no more for an address at which there is no VIP any more. One that the interface has goes with it.
+    fn leave(&mut self, ip: IpAddr) {
+        let is_used = self.vips().any(|vip| vip.address.ip() == ip);
+        if self.ownership.is_some()
+            && !is_used
+            && let Err(error) = self.forwarding.unwatch(ip)
+        {
+            log::error!("{ip} is still answered for: {error}");
         }
     }
 
@@ -340,6 +422,9 @@ impl Distributor {
 
     /// Has the interface the addresses of all VIPs that are in force.
     fn tend_addresses(&mut self, sight: &Sight) {
+        if self.ownership.is_some() {
+            return;
+        }
         let settling = |ip: IpAddr| {
             let of = self.services.iter().filter(|it| it.distribution.vip().address.ip() == ip);
             of.filter(|it| it.settles.is_some()).count() > 0
@@ -356,12 +441,16 @@ impl Distributor {
         }
     }
 
-    /// Asks all neighbours that are targets whether they are there.
-    fn ask_neighbours(&mut self, sight: &Sight) {
+    fn look_at_interface(&mut self) {
         match link::interface(&self.name) {
             Ok(interface) => self.interface = interface,
             Err(error) => log::error!("{} is not to be seen: {error}", self.name),
         }
+        self.note_link();
+    }
+
+    /// Asks all neighbours that are targets whether they are there.
+    fn ask_neighbours(&mut self, sight: &Sight) {
         let of = |service: &Service| -> Vec<IpAddr> {
             service.distribution.vip().targets.iter().map(|target| target.address.ip()).collect()
         };
@@ -385,7 +474,7 @@ impl Distributor {
             Ok(flows) => flows,
             Err(error) => return log::error!("flows are not counted: {error}"),
         };
-        let now = monotonic();
+        let now = boot_time();
         let mut live: HashMap<u32, u64> = HashMap::new();
         for flow in &flows {
             let quiet = now.saturating_sub(flow.seen);
@@ -414,6 +503,7 @@ impl Distributor {
         name: &str,
         change: impl FnOnce(&mut Distribution, usize) -> Result<Vec<Change>, Refusal>,
     ) -> Result<String, String> {
+        self.may_change()?;
         let (at, target) = roster::find(self.vips(), name)?;
         let mut services = std::mem::take(&mut self.services);
         let service = &mut services[at];
@@ -424,9 +514,14 @@ impl Distributor {
         }
         let state = service.distribution.state(target);
         self.services = services;
+        self.note_vips();
         changes
             .map(|_| format!("{name} is {state}"))
             .map_err(|refusal| format!("{name}: {refusal}"))
+    }
+
+    fn may_change(&self) -> Result<(), String> {
+        self.ownership.as_ref().map_or(Ok(()), Ownership::may_change)
     }
 
     fn vips(&self) -> impl Iterator<Item = &Vip> + Clone {
@@ -460,7 +555,10 @@ impl Distributor {
         let tally = self.forwarding.tally(ip).unwrap_or_default();
         let link = VipLink {
             interface: self.name.clone(),
-            is_taken: self.addresses.has(ip),
+            is_taken: self.ownership.as_ref().map_or(self.addresses.has(ip), Ownership::serves),
+            owner: self.ownership.as_ref().and_then(Ownership::owner),
+            backups: self.ownership.as_ref().map(Ownership::backups).unwrap_or_default(),
+            store_fault: self.ownership.as_ref().and_then(Ownership::fault),
             fragments: tally.fragments,
             options: tally.options,
             extension_headers: tally.extended,
@@ -471,12 +569,112 @@ impl Distributor {
     }
 }
 
+impl Distributor {
+    /// Has the targets drained that the record says, as the owner has them.
+    fn follow_record(&mut self) {
+        let Some(ownership) = &self.ownership else { return };
+        let drained = ownership.part().election.drained_here().map(<[String]>::to_vec);
+        let Some(drained) = drained else { return };
+        if drained == self.drained() {
+            return;
+        }
+        let mut services = std::mem::take(&mut self.services);
+        for service in &mut services {
+            let vip = service.distribution.vip().clone();
+            for (at, target) in vip.targets.iter().enumerate() {
+                let is_due = drained.contains(&format!("{}/{}", vip.name, target.name));
+                let is_drained = service.distribution.state(at).is_drained();
+                let changes = match (is_due, is_drained) {
+                    (true, false) => service.distribution.drain(at),
+                    (false, true) => service.distribution.resume(at),
+                    _ => continue,
+                };
+                let changes = changes.unwrap_or_default();
+                roster::report(&service.distribution, &changes, "the owner's word");
+            }
+            self.put(service);
+        }
+        self.services = services;
+    }
+
+    /// Has the election know the VIPs, and the record which targets are drained.
+    fn note_vips(&mut self) {
+        let Some(ownership) = &self.ownership else { return };
+        let mut part = ownership.part();
+        part.election.drain(self.drained());
+        let of = |service: &Service| service.distribution.vip().address.ip();
+        part.vips = self.services.iter().map(of).collect();
+        part.vips.sort();
+        part.vips.dedup();
+    }
+
+    fn drained(&self) -> Vec<String> {
+        let of = |distribution: &Distribution| -> Vec<String> {
+            let vip = distribution.vip();
+            let drained = vip.targets.iter().enumerate();
+            let drained = drained.filter(|(at, _)| distribution.state(*at).is_drained());
+            drained.map(|(_, target)| format!("{}/{}", vip.name, target.name)).collect()
+        };
+        self.services.iter().flat_map(|service| of(&service.distribution)).collect()
+    }
+
+    /// Whether the link carries decides whether this host may take over.
+    fn note_link(&mut self) {
+        let Some(ownership) = &self.ownership else { return };
+        let mut part = ownership.part();
+        let link = (self.interface.index, self.interface.address);
+        if std::mem::replace(&mut part.link, link) != link {
+            // Whatever it knew of the link: it is told again.
+            part.fence = Duration::ZERO;
+        }
+        part.election.connected(self.interface.is_running);
+    }
+
+    /// Has a backup own the VIPs.
+    fn give_up_to(&mut self, host: &str) -> Result<String, String> {
+        let Some(ownership) = &self.ownership else {
+            return Err("this is the only distributor: [distributor] has no `store`".to_owned());
+        };
+        let mut part = ownership.part();
+        part.may_change()?;
+        let backups = part.backups();
+        let to = host
+            .parse()
+            .ok()
+            .filter(|to| backups.contains(to))
+            .ok_or_else(|| format!("{host} is no backup; there are: {}", in_a_row(&backups)))?;
+        part.give_up(Some(to));
+        Ok(format!("the VIPs go to {to}"))
+    }
+
+    /// Whether this host has left the VIPs to others.
+    fn has_given_up(&mut self) -> bool {
+        let Some(ownership) = &self.ownership else { return true };
+        let mut part = ownership.part();
+        if !std::mem::replace(&mut part.is_ending, true) {
+            part.give_up(None);
+        }
+        part.election.role() != Role::Owner
+    }
+}
+
 impl Direct for Distributor {
     const KIND: TargetKind = TargetKind::Hosts;
+
+    fn has_parted(&mut self) -> bool {
+        self.has_given_up()
+    }
+
+    fn move_to(&mut self, host: &str) -> Result<String, String> {
+        self.give_up_to(host)
+    }
 
     fn apply(&mut self, set: &VipSet) -> Result<String, String> {
         let unseen = |error: io::Error| format!("the link cannot be looked at: {error}");
         let sight = Sight::take(self.interface.index).map_err(unseen)?;
+        if let Some(fault) = self.ownership.as_ref().and_then(Ownership::fault) {
+            return Err(format!("{fault}; nothing is changed until it answers"));
+        }
         let objections = self.objections(set, &sight).map_err(unseen)?;
         if !objections.is_empty() {
             return Err(format!("{}\nnothing is changed", objections.join("\n")));
@@ -497,11 +695,13 @@ impl Direct for Distributor {
         for name in names.iter().filter(|name| !stays(name)) {
             lines.push(self.remove(name)?);
         }
+        self.note_vips();
         Ok(if lines.is_empty() { "nothing to change".to_owned() } else { lines.join("\n") })
     }
 
     fn look(&mut self) -> Vec<Question> {
         let now = Instant::now();
+        self.look_at_interface();
         let sight = match Sight::take(self.interface.index) {
             Ok(sight) => sight,
             Err(error) => {
@@ -527,6 +727,7 @@ impl Direct for Distributor {
         }
         self.services = services;
         self.tend_addresses(&sight);
+        self.follow_record();
         due
     }
 
@@ -560,6 +761,7 @@ impl Direct for Distributor {
         let vip = service.distribution.vip();
         if service.settles.is_none() {
             self.forwarding.forget(key_of(vip)).map_err(in_words)?;
+            self.leave(vip.address.ip());
         }
         Ok(format!("{} at {} is not in force any more", vip.name, vip.address))
     }
@@ -634,8 +836,10 @@ fn in_words(error: BpfError) -> String {
     error.to_string()
 }
 
-/// The clock by which programs in the kernel note when they have seen a packet.
-fn monotonic() -> Duration {
-    let now = clock_gettime(ClockId::Monotonic);
-    Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32)
+/// By which address on its link a distributor is known to others.
+fn host_of(index: u32, sight: &Sight, vips: &[IpAddr]) -> Option<IpAddr> {
+    let is_link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    let own = sight.own.iter().filter(|own| own.index == index).map(|own| own.ip);
+    let own = own.filter(|ip| !is_link_local(ip) && !vips.contains(ip));
+    own.min_by_key(IpAddr::is_ipv6)
 }

@@ -1,5 +1,7 @@
 //! What the commands beside `run` print.
 
+use std::net::IpAddr;
+
 use comfy_table::Table;
 use serde::Serialize;
 
@@ -44,6 +46,7 @@ fn concerned(request: &Request) -> Result<Vec<Daemon>, VipError> {
     let known: Vec<Daemon> =
         answers.iter().filter(|(_, answer)| knows(answer)).map(|(daemon, _)| *daemon).collect();
     match (request, &known[..]) {
+        (Request::Move(_), _) => Ok(vec![Daemon::Hosts]),
         (Request::Apply, _) => Ok(answers.iter().map(|(daemon, _)| *daemon).collect()),
         (Request::Drain(name) | Request::Resume(name), [_, _]) => {
             Err(VipError::Refused(format!("several VIPs have a target {name}; say VIP/{name}")))
@@ -159,7 +162,11 @@ fn terms(vip: &VipStatus) -> String {
 
 /// The link of a VIP whose targets are hosts, and what came there besides packets for them.
 fn of_link(link: &VipLink) -> String {
-    let taken = if link.is_taken { "" } else { " once its targets are known" };
+    let taken = match link.owner {
+        Some(owner) => owned(owner, link),
+        None if link.is_taken => String::new(),
+        None => " once its targets are known".to_owned(),
+    };
     let counters = [
         (link.fragments, "fragments dropped"),
         (link.options, "packets with options"),
@@ -174,6 +181,14 @@ fn of_link(link: &VipLink) -> String {
         .collect();
     let seen = if seen.is_empty() { String::new() } else { format!(": {}", seen.join(", ")) };
     format!("  on {}{taken}{seen}\n", link.interface)
+}
+
+/// Whose it is, of several distributors.
+fn owned(owner: IpAddr, link: &VipLink) -> String {
+    let backups: Vec<String> = link.backups.iter().map(IpAddr::to_string).collect();
+    let backups = if backups.is_empty() { "none".to_owned() } else { backups.join(", ") };
+    let fault = link.store_fault.as_ref().map(|fault| format!("; {fault}")).unwrap_or_default();
+    format!(", owned by {owner}, backups: {backups}{fault}")
 }
 
 const TARGETS: [&str; 9] = [

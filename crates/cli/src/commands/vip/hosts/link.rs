@@ -29,6 +29,8 @@ pub(super) type LinkAddress = [u8; 6];
 pub(super) struct Interface {
     pub(super) index: u32,
     pub(super) is_up: bool,
+    /// It has a carrier, too.
+    pub(super) is_running: bool,
     /// `None`: it is none of Ethernet.
     pub(super) address: Option<LinkAddress>,
 }
@@ -71,6 +73,7 @@ pub(super) fn interface(name: &str) -> io::Result<Interface> {
         found = Some(Interface {
             index: link.header.index,
             is_up: link.header.flags.contains(LinkFlags::Up),
+            is_running: link.header.flags.contains(LinkFlags::Running),
             address: address.filter(|_| link.header.link_layer_type == LinkLayerType::Ether),
         });
     })?;

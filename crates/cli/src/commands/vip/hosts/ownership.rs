@@ -1,0 +1,388 @@
+//! A distributor's part among several: carries out what [`Election`] decides, and has the kernel serve no longer than the
+//! lease runs.
+//!
+//! The program in the kernel gets the end of the lease before anything else is done, by `CLOCK_BOOTTIME`: it needs no
+//! more of this process to end in time, and no wall clock.
+//!
+//! A thread of its own does this: the daemon's may read a table of a quarter of a million flows, which takes
+//! longer than a lease.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use sidestep_bpf::Lease;
+use sidestep_distributor::election::{
+    Action, Candidate, Election, Message, Process, Role, Snapshot, Written,
+};
+use tokio::runtime::Builder;
+use tokio::task::{LocalSet, spawn_local};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::announce::Announcer;
+use super::link::LinkAddress;
+use super::peers;
+use super::store::{Contents, Secret, Store, StoreError};
+use crate::commands::vip::error::VipError;
+use crate::store_address::StoreAddress;
+
+/// The rank of a distributor that says none.
+const RANK: u32 = 100;
+const TICK: Duration = Duration::from_millis(50);
+/// After a takeover, when the link is told: a frame may be lost.
+const ANNOUNCE_AT: [Duration; 5] = [
+    Duration::ZERO,
+    Duration::from_millis(100),
+    Duration::from_millis(300),
+    Duration::from_secs(1),
+    Duration::from_secs(3),
+];
+
+/// One distributor's part, of the daemon's thread and of the election's.
+pub(super) struct Ownership(Arc<Mutex<Part>>);
+
+pub(super) struct Part {
+    pub(super) election: Election,
+    own: Candidate,
+    lease: Lease,
+    socket: UdpSocket,
+    announcer: Announcer,
+    /// The link's number, and our address there.
+    pub(super) link: (u32, Option<LinkAddress>),
+    /// Addresses of VIPs.
+    pub(super) vips: Vec<IpAddr>,
+    /// That of all distributors, as soon as it is known.
+    secret: Option<Secret>,
+    /// The one that is offered if there is none.
+    drawn: Secret,
+    /// Why the store is not at hand.
+    fault: Option<String>,
+    /// Until when the kernel serves.
+    pub(super) fence: Duration,
+    is_serving: bool,
+    pub(super) is_ending: bool,
+    /// Since when it serves, and how often the link was told.
+    announced: (Duration, usize),
+}
+
+impl Ownership {
+    /// That of the distributor whose host has this address on the link. Waits for the store.
+    pub(super) fn begin(
+        host: IpAddr,
+        members: Vec<StoreAddress>,
+        rank: Option<u32>,
+        lease: Lease,
+    ) -> Result<Self, VipError> {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(VipError::of("cannot wait for the store"))?;
+        let first = LocalSet::new().block_on(&runtime, Store::new(members).read());
+        let first = first.map_err(|error| {
+            VipError::Refused(format!(
+                "{error}; a distributor with `store` begins only when a majority of etcd's members is there"
+            ))
+        })?;
+        let address = SocketAddr::new(host, peers::PORT);
+        let socket =
+            UdpSocket::bind(address).map_err(VipError::of("cannot hear other distributors"))?;
+        socket.set_nonblocking(true).map_err(VipError::of("cannot hear other distributors"))?;
+        let announcer = Announcer::new().map_err(VipError::of(
+            "cannot tell the link whose the VIPs are, which takes root or CAP_NET_RAW",
+        ))?;
+        let drawn = random().map_err(VipError::of("there are no random numbers"))?;
+        let instance = random().map_err(VipError::of("there are no random numbers"))?;
+        let process = Process { host, instance: u64::from_ne_bytes(instance) };
+        let own = Candidate { process, rank: rank.unwrap_or(RANK) };
+        let mut election = Election::new(own);
+        let now = boot_time();
+        election.tick(now);
+        election.read(now, Some(first.snapshot));
+        Ok(Self(Arc::new(Mutex::new(Part {
+            election,
+            own,
+            lease,
+            socket,
+            announcer,
+            link: (0, None),
+            vips: Vec::new(),
+            secret: first.secret,
+            drawn,
+            fault: None,
+            fence: Duration::ZERO,
+            is_serving: false,
+            is_ending: false,
+            announced: (Duration::ZERO, ANNOUNCE_AT.len()),
+        }))))
+    }
+
+    /// Has the election go on, for as long as the process lives.
+    pub(super) fn start(&self, members: Vec<StoreAddress>) -> Result<(), VipError> {
+        let part = Arc::clone(&self.0);
+        let begin = move || -> io::Result<()> {
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            let socket = lock(&part).socket.try_clone()?;
+            LocalSet::new().block_on(&runtime, go_on(part, Rc::new(Store::new(members)), socket))
+        };
+        let run = move || {
+            // What it held ends with the lease.
+            if let Err(error) = begin() {
+                log::error!("the election does not go on: {error}");
+            }
+        };
+        let started = thread::Builder::new().name("election".to_owned()).spawn(run);
+        started.map(drop).map_err(VipError::of("cannot start a thread"))
+    }
+
+    pub(super) fn part(&self) -> MutexGuard<'_, Part> {
+        lock(&self.0)
+    }
+
+    /// The host that owns the VIPs.
+    pub(super) fn owner(&self) -> Option<IpAddr> {
+        self.part().owner()
+    }
+
+    /// Those that take over when it is gone.
+    pub(super) fn backups(&self) -> Vec<IpAddr> {
+        self.part().backups()
+    }
+
+    /// Why the store is not at hand, if it is not.
+    pub(super) fn fault(&self) -> Option<String> {
+        self.part().fault.clone()
+    }
+
+    /// Whether the VIPs are served here now.
+    pub(super) fn serves(&self) -> bool {
+        self.part().fence > boot_time()
+    }
+
+    /// Whether the operator's word may be taken here.
+    pub(super) fn may_change(&self) -> Result<(), String> {
+        self.part().may_change()
+    }
+}
+
+impl Part {
+    fn owner(&self) -> Option<IpAddr> {
+        self.election.record().and_then(|record| record.owner).map(|owner| owner.host)
+    }
+
+    pub(super) fn backups(&self) -> Vec<IpAddr> {
+        self.election.record().map(|record| record.backups.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn may_change(&self) -> Result<(), String> {
+        match (&self.fault, self.election.role()) {
+            (Some(fault), _) => Err(format!("{fault}; nothing is changed until it answers")),
+            (None, Role::Owner) => Ok(()),
+            (None, _) => Err(self.owner().map_or_else(
+                || "no distributor owns the VIPs yet; try again".to_owned(),
+                |owner| format!("{owner} owns the VIPs: say it there"),
+            )),
+        }
+    }
+
+    fn send(&self, to: IpAddr, message: Message) {
+        let Some(secret) = &self.secret else { return };
+        let bytes = peers::written(message, self.own.process.host, to, secret);
+        // One that is lost is asked for again.
+        _ = self.socket.send_to(&bytes, SocketAddr::new(to, peers::PORT));
+    }
+
+    fn read(&mut self, now: Duration, read: Result<Contents, StoreError>) {
+        let contents = self.heard_of_store(read);
+        let snapshot: Option<Snapshot> = contents.map(|contents| {
+            self.secret = contents.secret;
+            contents.snapshot
+        });
+        self.election.read(now, snapshot);
+    }
+
+    /// Notes whether the store has answered.
+    fn heard_of_store<T>(&mut self, answer: Result<T, StoreError>) -> Option<T> {
+        match answer {
+            Ok(answer) => {
+                if self.fault.take().is_some() {
+                    log::info!("the store answers again");
+                }
+                Some(answer)
+            }
+            Err(error) => {
+                let fault = error.to_string();
+                if self.fault.is_none() {
+                    log::warn!("{fault}; the VIPs stay where they are");
+                }
+                self.fault = Some(fault);
+                None
+            }
+        }
+    }
+
+    fn written(&mut self, now: Duration, written: Result<Written, StoreError>) -> Vec<Action> {
+        let is_unsent = matches!(written, Err(StoreError::NotReached(_)));
+        let in_vain = if is_unsent { Written::NotSent } else { Written::Unknown };
+        let written = self.heard_of_store(written).unwrap_or(in_vain);
+        self.election.written(now, written)
+    }
+
+    fn is_announcement_due(&mut self, now: Duration) -> bool {
+        let (since, times) = self.announced;
+        let is_due =
+            self.is_serving && ANNOUNCE_AT.get(times).is_some_and(|after| now >= since + *after);
+        self.announced.1 += usize::from(is_due);
+        is_due
+    }
+
+    /// Tells the election something, and the kernel until when to serve. Returns what is to be done.
+    fn turn(&mut self, input: impl FnOnce(&mut Self, Duration) -> Vec<Action>) -> Vec<Action> {
+        let now = boot_time();
+        let actions = input(self, now);
+        let until = self.election.serves_until();
+        if until != self.fence {
+            match self.lease.serve_until(until, self.link.1) {
+                Ok(()) => self.fence = until,
+                Err(error) => log::error!("the kernel serves as before: {error}"),
+            }
+        }
+        self.note_turn(now);
+        actions
+    }
+
+    /// Ends to serve, and has another host own the VIPs.
+    pub(super) fn give_up(&mut self, to: Option<IpAddr>) {
+        self.turn(|part, _| {
+            part.election.give_up(to);
+            Vec::new()
+        });
+    }
+
+    fn announce(&mut self) {
+        let (index, Some(own)) = self.link else { return };
+        if !self.is_announcement_due(boot_time()) {
+            return;
+        }
+        for ip in &self.vips {
+            if let Err(error) = self.announcer.announce(index, own, *ip) {
+                log::error!("the link is not told where {ip} is: {error}");
+            }
+        }
+    }
+
+    /// Reports what has changed, once the kernel knows it.
+    fn note_turn(&mut self, now: Duration) {
+        let is_serving = self.fence > now;
+        if is_serving == self.is_serving {
+            return;
+        }
+        self.is_serving = is_serving;
+        if is_serving {
+            self.announced = (now, 0);
+            log::info!("this host owns the VIPs; backups: {}", in_a_row(&self.backups()));
+        } else if self.election.gives_up() {
+            log::info!("this host gives the VIPs up");
+        } else if self.election.role() == Role::Owner {
+            log::warn!(
+                "the VIPs are not served: the lease has ended, and the store has not renewed it"
+            );
+        } else {
+            log::info!("this host does not own the VIPs any more");
+        }
+    }
+}
+
+/// The thread of the election.
+async fn go_on(part: Arc<Mutex<Part>>, store: Rc<Store>, socket: UdpSocket) -> io::Result<()> {
+    let socket = tokio::net::UdpSocket::from_std(socket)?;
+    spawn_local(listen(Arc::clone(&part), Rc::clone(&store), socket));
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        drive(&part, &store, |part, now| part.election.tick(now));
+        lock(&part).announce();
+    }
+}
+
+async fn listen(part: Arc<Mutex<Part>>, store: Rc<Store>, socket: tokio::net::UdpSocket) {
+    // One more than a message has: a longer one is not taken for its beginning.
+    let mut bytes = [0; peers::LEN + 1];
+    loop {
+        // An error is that of a peer which is not there.
+        let Ok((len, from)) = socket.recv_from(&mut bytes).await else { continue };
+        drive(&part, &store, |part, now| {
+            let Some(secret) = &part.secret else { return Vec::new() };
+            let own = part.own.process.host;
+            let message = peers::read(&bytes[..len], from.ip(), own, secret);
+            message.and_then(|it| part.election.told(now, from.ip(), it)).into_iter().collect()
+        });
+    }
+}
+
+/// Tells the election something, then the kernel until when to serve, and does what is to be done.
+fn drive(
+    part: &Arc<Mutex<Part>>,
+    store: &Rc<Store>,
+    input: impl FnOnce(&mut Part, Duration) -> Vec<Action>,
+) {
+    let actions = lock(part).turn(input);
+    for action in actions {
+        match action {
+            Action::Send(to, message) => lock(part).send(to, message),
+            request => drop(spawn_local(ask_store(Arc::clone(part), Rc::clone(store), request))),
+        }
+    }
+}
+
+async fn ask_store(part: Arc<Mutex<Part>>, store: Rc<Store>, request: Action) {
+    match request {
+        Action::Send(..) => {}
+        Action::Read => {
+            let read = store.read().await;
+            drive(&part, &store, |part, now| {
+                part.read(now, read);
+                Vec::new()
+            });
+        }
+        Action::Register(candidate) => {
+            let drawn = lock(&part).drawn;
+            let registered = store.register(candidate, drawn).await;
+            drive(&part, &store, |part, now| {
+                let is_done = part.heard_of_store(registered).is_some();
+                part.election.registered(now, is_done);
+                Vec::new()
+            });
+        }
+        Action::Write { expected, record } => {
+            let written = store.write(expected, &record).await;
+            drive(&part, &store, |part, now| part.written(now, written));
+        }
+    }
+}
+
+fn lock(part: &Mutex<Part>) -> MutexGuard<'_, Part> {
+    part.lock().expect("neither thread panics with it")
+}
+
+pub(super) fn in_a_row(hosts: &[IpAddr]) -> String {
+    if hosts.is_empty() {
+        return "none".to_owned();
+    }
+    hosts.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn random<const LEN: usize>() -> io::Result<[u8; LEN]> {
+    let mut bytes = [0; LEN];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The clock that never jumps, and goes on in suspension.
+pub(super) fn boot_time() -> Duration {
+    let now = clock_gettime(ClockId::Boottime);
+    Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32)
+}

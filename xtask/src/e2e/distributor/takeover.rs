@@ -1,0 +1,246 @@
+//! Two distributors with a store of three members, and connections that go on: the owner stands still, is killed, gives
+//! the VIPs up; then one member of the store is killed, and a second one.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::{BACKUP, CONFIG, DISTRIBUTOR, PORT, STORE, Scene, VIP, await_true};
+use crate::bench::launch::{self, Dialogue, Program};
+use crate::e2e::stage::Stage;
+use crate::enclosure::Namespace;
+use crate::suite::HANG;
+
+/// Of each family.
+const CONNECTIONS: &str = "100";
+const WAIT_MAX_S: f64 = 3.0;
+/// Longer than a lease, and than a second one.
+const STANDSTILL: Duration = Duration::from_secs(4);
+
+/// Those of `packaging/sidestep-distributor.service`.
+const CAPABILITIES: &str = "-all,+bpf,+net_admin,+net_raw,+perfmon";
+
+pub(crate) fn takeover(stage: &Stage<'_>) -> Result<String> {
+    let scene = Scene::set(stage)?;
+    let mut store = Store::start(&scene)?;
+    let _targets: Vec<Dialogue> =
+        (0..3).map(|target| scene.target(target)).collect::<Result<_>>()?;
+    let _servers: Vec<Program> = (0..3).map(|at| scene.echoes(at)).collect::<Result<_>>()?;
+    let [one, two] = [Seat::new(&scene, 0), Seat::new(&scene, 1)];
+    let mut first = one.run()?;
+    one.await_owner(&one, &[])?;
+    let second = two.run()?;
+    one.await_owner(&one, &[&two])?;
+    for vip in ["four", "six"] {
+        one.await_active(vip)?;
+        two.await_active(vip)?;
+    }
+    let askers: Vec<Dialogue> = VIP.iter().map(|vip| scene.asker(vip)).collect::<Result<_>>()?;
+
+    launch::signal(first.program().pid(), libc::SIGSTOP)?;
+    two.await_owner(&two, &[])?;
+    thread::sleep(STANDSTILL);
+    launch::signal(first.program().pid(), libc::SIGCONT)?;
+    one.await_owner(&two, &[&one])?;
+    ensure!(!one.serves()?, "a distributor that stood still serves beside the owner");
+
+    drop(second);
+    one.await_owner(&one, &[])?;
+    let _second = two.run()?;
+    one.await_owner(&one, &[&two])?;
+    one.vip(&["drain", "four/c"])?;
+    two.await_drained(true)?;
+    one.command(&["distributor", "move", BACKUP[0]])?;
+    two.await_owner(&two, &[&one])?;
+    two.await_drained(true)?;
+
+    store.kill();
+    two.vip(&["resume", "four/c"]).context("with two of three members")?;
+    one.await_drained(false)?;
+    store.kill();
+    thread::sleep(STANDSTILL);
+    ensure!(two.serves()?, "without a store the VIPs are served no more");
+    let refused = two.vip(&["drain", "four/c"]).unwrap_or_else(|error| format!("{error:#}"));
+    ensure!(refused.contains("nothing is changed until it answers"), "{refused}");
+    drop(scene.asker(VIP[0]).context("a new connection without a store")?);
+
+    let mut longest: f64 = 0.0;
+    for (asker, vip) in askers.into_iter().zip(VIP) {
+        let told: Value = serde_json::from_str(&asker.finish(HANG)?)?;
+        ensure!(told["broken"] == 0, "{vip}: {told}");
+        longest = longest.max(told["longest_wait"].as_f64().context("a wait")?);
+    }
+    ensure!(longest <= WAIT_MAX_S, "an echo was waited for {longest:.2} s");
+    Ok(format!("no connection of 200 broken by three takeovers; longest wait {longest:.2} s"))
+}
+
+/// A host with a distributor.
+struct Seat<'a> {
+    scene: &'a Scene<'a>,
+    namespace: &'a Namespace,
+    host: &'static str,
+    rank: u32,
+}
+
+impl<'a> Seat<'a> {
+    fn new(scene: &'a Scene<'a>, place: usize) -> Self {
+        match place {
+            0 => Self { scene, namespace: &scene.distributor, host: DISTRIBUTOR[0], rank: 100 },
+            _ => Self { scene, namespace: &scene.backup, host: BACKUP[0], rank: 50 },
+        }
+    }
+
+    fn config(&self) -> Result<PathBuf> {
+        let config = self.scene.stage.house.scratch.join(format!("takeover-{}.toml", self.rank));
+        let members: Vec<String> =
+            (0..Store::MEMBERS).map(|it| format!("{:?}", url(it, 0))).collect();
+        let shared =
+            format!("[distributor]\nrank = {}\nstore = [{}]", self.rank, members.join(", "));
+        fs::write(
+            &config,
+            CONFIG.replace("[distributor]", &shared).replace("weightedactive", "basewlm"),
+        )?;
+        Ok(config)
+    }
+
+    fn run(&self) -> Result<Dialogue> {
+        let mut command = Command::new("setpriv");
+        command.arg(format!("--bounding-set={CAPABILITIES}"));
+        command.arg(format!("--inh-caps={CAPABILITIES}"));
+        command.arg(&self.scene.sidestep).args(["distributor", "run", "--config"]);
+        command.arg(self.config()?);
+        self.namespace.enclose(&mut command);
+        let mut distributor = Dialogue::start(command)?;
+        distributor.await_line("sidestep distributor: six", HANG)?;
+        Ok(distributor)
+    }
+
+    fn command(&self, words: &[&str]) -> Result<String> {
+        let mut command = Command::new(&self.scene.sidestep);
+        command.args(words);
+        self.namespace.enclose(&mut command);
+        launch::run(command, HANG)
+    }
+
+    fn vip(&self, words: &[&str]) -> Result<String> {
+        self.command(&[&["vip"], words].concat())
+    }
+
+    fn status(&self, vip: &str) -> Result<Value> {
+        let status: Value = serde_json::from_str(&self.vip(&["targets", "--json"])?)?;
+        let all = status["vips"].as_array().context("VIPs")?;
+        all.iter().find(|it| it["name"] == vip).cloned().with_context(|| format!("no {vip}"))
+    }
+
+    fn serves(&self) -> Result<bool> {
+        Ok(self.status("four")?["link"]["is_taken"] == true)
+    }
+
+    /// This host knows that one as the owner, with these backups, and the owner serves.
+    fn await_owner(&self, owner: &Seat<'_>, backups: &[&Seat<'_>]) -> Result<()> {
+        let backups: Vec<&str> = backups.iter().map(|it| it.host).collect();
+        let is_so = || {
+            let link = &self.status("four")?["link"];
+            let is_known =
+                link["owner"] == owner.host && link["backups"] == Value::from(&backups[..]);
+            Ok(is_known && owner.serves()?)
+        };
+        await_true(&format!("{} owns the VIPs, backups {backups:?}", owner.host), is_so)
+    }
+
+    fn await_active(&self, vip: &str) -> Result<()> {
+        let is_so = || {
+            let status = self.status(vip)?;
+            let all = status["targets"].as_array().context("targets")?;
+            Ok(all.iter().all(|it| it["state"] == "active"))
+        };
+        await_true(&format!("{vip} is active at {}", self.host), is_so)
+    }
+
+    /// Target c of "four" is drained, or not.
+    fn await_drained(&self, is_due: bool) -> Result<()> {
+        let is_so = || {
+            let status = self.status("four")?;
+            let state = status["targets"][2]["state"].as_str().context("a state")?;
+            Ok((state == "draining") == is_due)
+        };
+        await_true(&format!("at {} it is known what is drained", self.host), is_so)
+    }
+}
+
+impl Scene<'_> {
+    fn echoes(&self, target: usize) -> Result<Program> {
+        let mut command = Command::new("python3");
+        command.arg(self.stage.house.script("echo_back.py")).arg(PORT);
+        self.targets[target].enclose(&mut command);
+        let mut server = Program::start(command, &self.stage.house.scratch)?;
+        server.await_listener(PORT.parse()?)?;
+        Ok(server)
+    }
+
+    fn asker(&self, vip: &str) -> Result<Dialogue> {
+        let mut command = Command::new("python3");
+        command.arg(self.stage.house.script("keep_asking.py")).args([vip, PORT, CONNECTIONS]);
+        self.client.enclose(&mut command);
+        let mut asker = Dialogue::start(command)?;
+        asker.await_line("connected", HANG)?;
+        Ok(asker)
+    }
+}
+
+/// Members of etcd, at the bridge.
+struct Store {
+    members: Vec<Program>,
+}
+
+impl Store {
+    const MEMBERS: u16 = 3;
+
+    fn start(scene: &Scene<'_>) -> Result<Self> {
+        let cluster: Vec<String> =
+            (0..Self::MEMBERS).map(|it| format!("m{it}={}", url(it, 1))).collect();
+        let member = |at: u16| {
+            let data = scene.stage.house.scratch.join(format!("takeover-etcd-{at}"));
+            if data.exists() {
+                fs::remove_dir_all(&data)?;
+            }
+            let mut command = Command::new("etcd");
+            command.arg("--name").arg(format!("m{at}")).arg("--data-dir").arg(data);
+            command.arg("--initial-cluster").arg(cluster.join(","));
+            for (option, port) in [
+                ("--listen-client-urls", 0),
+                ("--advertise-client-urls", 0),
+                ("--listen-peer-urls", 1),
+                ("--initial-advertise-peer-urls", 1),
+            ] {
+                command.arg(option).arg(url(at, port));
+            }
+            scene.switch.enclose(&mut command);
+            Program::start(command, &scene.stage.house.scratch)
+        };
+        let mut members: Vec<Program> = (0..Self::MEMBERS).map(member).collect::<Result<_>>()?;
+        for (at, member) in members.iter_mut().enumerate() {
+            member.await_listener(port(at as u16, 0))?;
+        }
+        Ok(Self { members })
+    }
+
+    /// Kills one member.
+    fn kill(&mut self) {
+        drop(self.members.pop());
+    }
+}
+
+fn port(member: u16, which: u16) -> u16 {
+    2379 + 2 * member + which
+}
+
+/// Where a member serves clients, or its like.
+fn url(member: u16, which: u16) -> String {
+    format!("http://{STORE}:{}", port(member, which))
+}
