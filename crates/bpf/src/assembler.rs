@@ -92,6 +92,8 @@ pub(crate) enum Helper {
     SkbLoadBytesRelative = 68,
     /// `R0` = number of the cgroup of packet `R1`'s socket, or 0.
     SkbCgroupId = 79,
+    /// `R0` = number of the cgroup at level `R2`, from the root at 0 on, of those around packet `R1`'s socket, or 0.
+    SkbAncestorCgroupId = 83,
     /// Lets go of socket `R1`, which a look-up has returned.
     SkRelease = 86,
     /// `R0` = all that is known of socket `R1`, or 0.

@@ -3,6 +3,7 @@
 mod answer;
 mod forwarded;
 mod frame;
+mod groups;
 mod log;
 mod pins;
 mod programs;
@@ -27,6 +28,7 @@ use crate::bpf_call::Target;
 use crate::error::BpfError;
 use crate::loaded::program;
 use crate::{bpf_call, object_file};
+pub use groups::{GroupNumbers, NumberedGroup};
 pub use log::{Identity, LINES_MAX, Log, LogLine, Totals};
 pub use question::is_denied;
 
@@ -49,6 +51,19 @@ use programs::{
 pub struct Filter {
     /// A directory in a BPF file system.
     pins: PathBuf,
+}
+
+/// What is put into force.
+#[derive(Clone, Copy, Debug)]
+pub struct RuleSet<'a> {
+    /// The rules, compiled.
+    pub graph: &'a Graph,
+    /// How many they are.
+    pub rules: usize,
+    /// What the list is called.
+    pub identity: Identity,
+    /// The control groups that the rules name.
+    pub groups: &'a GroupNumbers,
 }
 
 /// How often a rule has decided.
@@ -91,18 +106,12 @@ impl Filter {
         Ok((!is_open).then_some(filter))
     }
 
-    /// Attaches a filter to the cgroup at this path, with a graph of so many rules in force.
+    /// Attaches a filter to the cgroup at this path, with these rules in force.
     ///
     /// # Errors
     /// The directory is in no BPF file system; the kernel refuses ([`BpfError::Privilege`],
     /// [`BpfError::Kernel`]). Then nothing is attached.
-    pub fn attach(
-        pins: &Path,
-        cgroup: &Path,
-        graph: &Graph,
-        rules: usize,
-        identity: Identity,
-    ) -> Result<Self, BpfError> {
+    pub fn attach(pins: &Path, cgroup: &Path, set: &RuleSet<'_>) -> Result<Self, BpfError> {
         let group = File::open(cgroup).map_err(|error| BpfError::of_file(cgroup, error))?;
         let processes = cgroup.join("cgroup.procs");
         fs::metadata(&processes).map_err(|error| BpfError::of_file(&processes, error))?;
@@ -111,7 +120,7 @@ impl Filter {
         // pass from here on, and a broken state is no reason to leave it.
         _ = Self { pins: pins.to_owned() }.set_state(OPEN, Identity::default());
         Self::remove_pins(pins)?;
-        let made = Self::make(pins, &group, graph, rules, identity);
+        let made = Self::make(pins, &group, set);
         if made.is_err() {
             // The reason is told; what may stay here is removed by the next one.
             _ = Self::remove_pins(pins);
@@ -119,13 +128,7 @@ impl Filter {
         made
     }
 
-    fn make(
-        pins: &Path,
-        group: &File,
-        graph: &Graph,
-        rules: usize,
-        identity: Identity,
-    ) -> Result<Self, BpfError> {
+    fn make(pins: &Path, group: &File, set: &RuleSet<'_>) -> Result<Self, BpfError> {
         let mut loader = EbpfLoader::new();
         for map in programs::GATE_MAPS {
             loader.map_pin_path(map.name, pins.join(map.name));
@@ -147,7 +150,7 @@ impl Filter {
         let pinned = forwarded.pin(pins.join(FORWARDED.gate));
         pinned.map_err(|error| BpfError::of_kernel("pin a BPF program", &error))?;
         let filter = Self { pins: pins.to_owned() };
-        filter.put(graph, rules, identity)?;
+        filter.put(set)?;
         for ((way, kind), link) in WAYS.iter().zip(ATTACH_TYPES).zip(LINKS) {
             let gate: &mut CgroupSkb = of_kernel(program(&mut gates, way.gate))?;
             attach(gate, group, kind, &pins.join(link))?;
@@ -160,14 +163,15 @@ impl Filter {
         Ok(filter)
     }
 
-    /// Puts another graph into force: packets are judged by the old one, and from one moment on by
+    /// Puts other rules into force: packets are judged by the old one, and from one moment on by
     /// this.
     ///
     /// # Errors
     /// The kernel refuses; then the old one stays in force.
-    pub fn put(&self, graph: &Graph, rules: usize, identity: Identity) -> Result<(), BpfError> {
+    pub fn put(&self, rules: &RuleSet<'_>) -> Result<(), BpfError> {
         let slot = self.other_slot()?;
-        let set = Set::load(&mut self.shared(), graph, rules, identity)?;
+        groups::put(&self.pins, slot, rules.groups)?;
+        let set = Set::load(&mut self.shared(), rules, slot)?;
         let of_ways = WAYS.map(|way| (way.judges, set.judge(way.judge)));
         let others = [(JUDGES_ASKED, set.judge_asked()), (FORWARDED.judges, set.judge_forwarded())];
         for (judges, judge) in of_ways.into_iter().chain(others) {
@@ -180,13 +184,25 @@ impl Filter {
             let pinned = set.loaded.map(map).expect("a map of ours").pin(&path);
             pinned.map_err(|error| BpfError::of_kernel("pin a BPF map", &error))?;
         }
-        self.set_state(slot, identity)
+        self.set_state(slot, rules.identity)
+    }
+
+    /// Says what the control groups that rules name are in the kernel now: of the rules in force, none of whose groups has
+    /// another number in the graph or is deeper than when they were put into force.
+    ///
+    /// A socket of a group that was not known has no other verdict for packets before that; a TCP connection that has
+    /// lived for some segments keeps the one it had.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn renumber(&self, numbers: &GroupNumbers) -> Result<(), BpfError> {
+        groups::put(&self.pins, self.state()?[STATE_SLOT], numbers)
     }
 
     /// A loader of sets, with the maps that all of them write to.
     fn shared(&self) -> EbpfLoader<'static> {
         let mut loader = EbpfLoader::new();
-        for map in log::MAPS {
+        for map in log::MAPS.into_iter().chain([groups::MAP]) {
             loader.map_pin_path(map.name, self.pins.join(map.name));
         }
         loader
@@ -302,6 +318,7 @@ impl Filter {
         let of_sets =
             [NODES, HITS].into_iter().flat_map(|map| [0, 1].map(|slot| of_slot(map, slot)));
         let of_forwarded = forwarded::links(pins)?.into_iter().chain([FORWARDED.gate.to_owned()]);
+        let of_forwarded = of_forwarded.chain(groups::links(pins)?);
         let links = LINKS.map(ToOwned::to_owned).into_iter().chain(of_forwarded);
         links.chain(maps).chain(of_sets).try_for_each(|name| remove_file(&pins.join(name)))
     }
@@ -342,20 +359,15 @@ struct Set {
 }
 
 impl Set {
-    fn load(
-        loader: &mut EbpfLoader<'_>,
-        graph: &Graph,
-        rules: usize,
-        identity: Identity,
-    ) -> Result<Self, BpfError> {
-        let maps = [&programs::set_maps(graph, rules)[..], &log::MAPS].concat();
-        let [arrives, leaves] = WAYS.map(|way| judge_of(graph, rules, identity, way));
-        let forwarded = judge_of(graph, rules, identity, FORWARDED);
-        let judges = [arrives, leaves, answer::judge(graph), forwarded];
+    fn load(loader: &mut EbpfLoader<'_>, rules: &RuleSet<'_>, slot: u8) -> Result<Self, BpfError> {
+        let maps = [&programs::set_maps(rules)[..], &log::MAPS, &[groups::MAP]].concat();
+        let [arrives, leaves] = WAYS.map(|way| judge_of(rules, slot, way));
+        let forwarded = judge_of(rules, slot, FORWARDED);
+        let judges = [arrives, leaves, answer::judge(rules), forwarded];
         let object = object_file::write(&maps, &judges);
         let mut loaded =
             loader.load(&object).map_err(|error| BpfError::of_kernel("load BPF maps", &error))?;
-        of_map(fill(&mut loaded, graph))?;
+        of_map(fill(&mut loaded, rules.graph))?;
         for way in WAYS {
             let judge: &mut CgroupSkb = of_kernel(program(&mut loaded, way.judge))?;
             of_kernel(judge.load())?;

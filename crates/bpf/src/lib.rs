@@ -51,7 +51,10 @@ mod tcp_option;
 
 pub use cgroup::Cgroup;
 pub use error::BpfError;
-pub use filter::{Filter, Hits, Identity, LINES_MAX, Log, LogLine, Totals, is_denied};
+pub use filter::{
+    Filter, GroupNumbers, Hits, Identity, LINES_MAX, Log, LogLine, NumberedGroup, RuleSet, Totals,
+    is_denied,
+};
 pub use forwarding::{Flow, Forwarding, Hop, Lease, ROUTES_MAX, Tally};
 pub use others::{PacketProgram, packet_programs};
 pub use sockmap::{Counters, Sockmap};

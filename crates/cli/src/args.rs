@@ -30,8 +30,8 @@ pub(crate) use subject::{Subject, canonical};
 pub(crate) use target::Target;
 
 pub(crate) use filter::{
-    FilterApplyArgs, FilterArgs, FilterCheckArgs, FilterCommand, FilterImportArgs, FilterShowArgs,
-    FilterTestArgs, FilterWatchArgs, ListArgs,
+    FilterApplyArgs, FilterArgs, FilterCheckArgs, FilterCommand, FilterImportArgs,
+    FilterResolveArgs, FilterShowArgs, FilterTestArgs, FilterWatchArgs, ListArgs,
 };
 
 pub(crate) use distributor::{DistributorArgs, DistributorCommand, DistributorTargetArgs};

@@ -20,9 +20,9 @@
 //! than [`NODES_PER_RULE`] times the rules, it is done again with room for each rule once.
 //!
 //! Then it fits. A split makes two parts at least that are not empty, so there are fewer splits than
-//! leaves, and no more leaves than places of rules. A rule takes 14 tests at most in its leaf, one
-//! node to accept, and two for a split. Without addresses it is in both families, and has 6 tests.
-//! So it is at most `14 + 1 + 2` nodes in one family, or `2 * (6 + 1 + 2)` in both.
+//! leaves, and no more leaves than places of rules. A rule takes 15 tests at most in its leaf, one
+//! node to accept, and two for a split. Without addresses it is in both families, and has 7 tests.
+//! So it is at most `15 + 1 + 2` nodes in one family, or `2 * (7 + 1 + 2)` in both.
 //!
 //! What an adversary can still make long is a walk: beyond [`STEPS_MAX`] steps the list is refused,
 //! with rules that no cut could part.
@@ -65,6 +65,14 @@ pub enum CompileError {
         rule: usize,
         /// Its name.
         name: String,
+    },
+    /// A control group that has no number.
+    #[error("there are no control groups here to find {group} in: leave the rule out")]
+    UnknownGroup {
+        /// The first rule with it.
+        rule: usize,
+        /// As the rule has it.
+        group: String,
     },
     /// Rules overlap so much that some packets would have to be compared with too many.
     #[error(
@@ -118,6 +126,9 @@ fn regions(list: &RuleList, family: Family, names: &impl Names) -> Result<Ranked
             Err(Unknown::User(name)) => {
                 let name = name.as_str().to_owned();
                 return Err(CompileError::UnknownUser { rule: rank, name });
+            }
+            Err(Unknown::Group(group)) => {
+                return Err(CompileError::UnknownGroup { rule: rank, group: group.to_string() });
             }
         }
     }

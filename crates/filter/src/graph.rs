@@ -70,7 +70,7 @@ pub enum GraphError {
 }
 
 /// In the first word: the letters `SSF` and the version of the layout.
-pub const MAGIC: u32 = 0x5353_4602;
+pub const MAGIC: u32 = 0x5353_4603;
 /// In the first word of a node that accepts: the number behind those of fields.
 pub const ACCEPT: u32 = KEY_WORDS as u32;
 /// The verdict's part for a rule, when no rule has matched.
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(read(&[HEADER, [2, 7, 0, 1], accept]), Err(GraphError::Jump(1)));
         assert_eq!(read(&[HEADER, [2, 7, 0, 3], accept]), Err(GraphError::Jump(1)));
         assert_eq!(read(&[HEADER, [2, 7, 0, 0]]), Err(GraphError::Jump(1)));
-        assert_eq!(read(&[HEADER, [15, 7, 0, 0], accept]), Err(GraphError::Field(1)));
+        assert_eq!(read(&[HEADER, [17, 7, 0, 0], accept]), Err(GraphError::Field(1)));
         let mut long = vec![HEADER];
         long.extend((0..STEPS_MAX).map(|_| [2, 7, 0, 0]));
         long.push(accept);

@@ -16,6 +16,7 @@
 //! | [`rule`] | [`Rule`]: what an operator says about packets |
 //! | [`list`] | [`RuleList`]: the order, the default, and one line of text for each rule |
 //! | [`mod@import`] | [`Imported`]: rules that were written for iptables, nftables or z/OS |
+//! | [`groups`] | [`Groups`]: control groups as numbers |
 //! | [`packet`] | [`Packet`]: what a rule looks at |
 //! | [`region`] | a rule as ranges of numbers, and a packet as a point in them |
 //! | [`compiler`] | [`compile`]: from the list to the graph, within bounds |
@@ -23,12 +24,13 @@
 //! | [`report`] | [`Report`]: what an operator should know of a list |
 //!
 //! Nothing here reads a clock, a file or a socket: the same list gives the same graph on
-//! every machine. What names mean on a machine (interfaces, users) comes in by [`Names`].
+//! every machine. What names mean on a machine (interfaces, users, control groups) comes in by [`Names`].
 
 #![forbid(unsafe_code)]
 
 mod compiler;
 pub mod graph;
+mod groups;
 mod import;
 mod list;
 mod packet;
@@ -41,6 +43,7 @@ mod rule;
 
 pub use compiler::{CompileError, Compiled, compile};
 pub use graph::{Graph, GraphError, Verdict};
+pub use groups::{Group, Groups};
 pub use import::{Entry, Format, Imported, import};
 pub use list::{ListError, RULES_MAX, RuleList};
 pub use packet::{NO_USER, Packet, Way};

@@ -12,7 +12,8 @@
 //!
 //! ```text
 //! LINE      = RULE | "default" ACTION ["log"] | nothing; behind "#" is a comment
-//! RULE      = ACTION PROTOCOL END END ["in" | "out" | "both" | "forwarded"] ["on" INTERFACE] ["user" NAME|NUMBER] ["log"]
+//! RULE      = ACTION PROTOCOL END END ["in" | "out" | "both" | "forwarded"] ["on" INTERFACE] ["user" NAME|NUMBER]
+//!             ["cgroup" PATH | "unit" UNIT] ["log"]
 //! ACTION    = "permit" | "deny"
 //! PROTOCOL  = "any" | "tcp" | "udp" | "sctp" | NUMBER
 //!           | ("icmp" | "icmp6") [":" TYPE ["/" CODE]]
@@ -149,6 +150,8 @@ permit tcp any [2001:db8::7]:443 in
 permit icmp:8 any any in
 deny icmp6:1/4 any any out
 deny udp any any:6000-6010 user nobody log
+deny udp any any:53 out cgroup /system.slice/a.service
+permit tcp any any:443 out user 7 unit nginx.service log
 deny 47 10.1.0.0/16 any user 1000
 deny tcp any any:25 forwarded on eth1
 permit tcp any any:25 both
@@ -200,7 +203,19 @@ default deny log
             ),
             (
                 "permit tcp any any loudly",
-                "1:20: `loudly` is no condition: use in, out, both, forwarded, on INTERFACE, user NAME, log",
+                "1:20: `loudly` is no condition: use in, out, both, forwarded, on INTERFACE, user NAME, cgroup PATH, unit UNIT, log",
+            ),
+            (
+                "permit tcp any any cgroup system.slice",
+                "1:27: `system.slice` is no control group: a path from the root of all, as in /system.slice/nginx.service",
+            ),
+            (
+                "permit tcp any any unit nginx",
+                "1:25: `nginx` is no unit with processes: the whole name, as in nginx.service",
+            ),
+            (
+                "permit tcp any any cgroup /a unit a.service",
+                "1:30: the control group is there twice",
             ),
             ("permit tcp any any log log", "1:24: `log` is there twice"),
             ("default deny loudly", "1:14: `loudly` is too much"),

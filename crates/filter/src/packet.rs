@@ -24,6 +24,9 @@ pub struct Packet {
     pub interface: u32,
     /// Whose the socket is; [`NO_USER`] of a forwarded one.
     pub user: u32,
+    /// The innermost control group of the socket, of those that the list names, by its number in
+    /// [`Groups`](crate::Groups); 0: none, as of a forwarded one.
+    pub group: u32,
 }
 
 /// Which way a packet goes.
@@ -41,7 +44,7 @@ pub enum Way {
 pub const NO_USER: u32 = u32::MAX;
 
 impl Packet {
-    /// One between two sockets. `interface` is 0, and so is `user` but of a forwarded one.
+    /// One between two sockets. `interface` and `group` are 0, and so is `user` but of a forwarded one.
     #[must_use]
     pub fn between(protocol: u8, source: SocketAddr, destination: SocketAddr, way: Way) -> Self {
         let has_ports = number_has_ports(protocol);
@@ -55,6 +58,7 @@ impl Packet {
             icmp: (0, 0),
             interface: 0,
             user: if way == Way::Forwarded { NO_USER } else { 0 },
+            group: 0,
         }
     }
 }

@@ -11,6 +11,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use crate::groups::Group;
 use crate::list::RuleList;
 use crate::packet::{NO_USER, Packet, Way};
 use crate::protocol::{Icmp, Protocol, number_has_ports};
@@ -31,7 +32,7 @@ pub enum Profile {
     Acl6,
     /// The same as [`Profile::Fw`] for IPv6.
     Fw6,
-    /// Both families, ICMP, users, all conditions.
+    /// Both families, ICMP, users, control groups, all conditions.
     Mixed,
     /// Prefixes in each other, the widest first or last.
     Nested,
@@ -71,6 +72,9 @@ impl Profile {
         RuleList::new(rules, default)
     }
 }
+
+/// Those in rules of [`Profile::Mixed`]: one within another, and one aside.
+const GROUPS: [&str; 3] = ["/a", "/a/b", "/c"];
 
 /// Packets for a list: most lie in one of its rules, many of them at an edge.
 #[derive(Debug)]
@@ -183,6 +187,7 @@ impl Maker {
             }
             1 => rule.user = Some(User::Id(self.random.random_range(0..4))),
             2 => rule = Rule { direction: self.direction(), ..rule },
+            4 => rule.group = Group::path(GROUPS[self.random.random_range(0..GROUPS.len())]),
             3 if self.one_in(20) => {
                 rule = Rule { user: rule.user, direction: rule.direction, ..Rule::default() };
             }
@@ -309,7 +314,11 @@ impl Maker {
         };
         let source = self.address(rule.from.prefix, is_v6);
         let destination = self.address(rule.to.prefix, is_v6);
-        Packet { way, protocol, source, destination, ports, icmp, interface: 1, user }
+        let group = match way {
+            Way::Forwarded => 0,
+            _ => self.random.random_range(0..=GROUPS.len() as u32),
+        };
+        Packet { way, protocol, source, destination, ports, icmp, interface: 1, user, group }
     }
 
     fn near(&mut self, Ports { low, high }: Ports) -> u16 {

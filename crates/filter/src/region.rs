@@ -9,6 +9,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use crate::groups::Group;
 use crate::packet::{Packet, Way};
 use crate::protocol::Protocol;
 use crate::rule::{Direction, Endpoint, Name, Names, Rule, User};
@@ -37,8 +38,10 @@ pub mod field {
     pub const INTERFACE: usize = 12;
     /// The number of the user.
     pub const USER: usize = 13;
+    /// The number of the control group.
+    pub const GROUP: usize = 14;
     /// The best verdict so far, while the graph is walked.
-    pub const BEST: usize = 14;
+    pub const BEST: usize = 15;
 }
 
 /// Fields that rules have ranges in: those before [`field::BEST`].
@@ -70,6 +73,7 @@ pub(crate) enum Family {
 pub(crate) enum Unknown {
     Interface(Name),
     User(Name),
+    Group(Group),
 }
 
 impl Range {
@@ -109,6 +113,10 @@ impl Region {
         }
         if let Some(user) = &rule.user {
             ranges[field::USER] = Range::only(user_id(user, names)?);
+        }
+        if let Some(group) = &rule.group {
+            let numbers = names.group(group).ok_or_else(|| Unknown::Group(group.clone()))?;
+            ranges[field::GROUP] = Range { low: *numbers.start(), high: *numbers.end() };
         }
         let ends = [
             (&rule.from, field::SOURCE, field::SOURCE_PORT),
@@ -209,6 +217,7 @@ impl Packet {
             icmp: if is_icmp { (kind, code) } else { (0, 0) },
             interface: key[field::INTERFACE],
             user: key[field::USER],
+            group: key[field::GROUP],
         }
     }
 
@@ -232,6 +241,7 @@ impl Packet {
         key[field::WAY] = way(self.way);
         key[field::INTERFACE] = self.interface;
         key[field::USER] = self.user;
+        key[field::GROUP] = self.group;
         key
     }
 

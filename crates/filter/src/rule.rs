@@ -1,9 +1,11 @@
 //! What an operator says about packets.
 
 use std::fmt::{self, Display};
+use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 
+use crate::groups::Group;
 use crate::packet::{Packet, Way};
 use crate::protocol::Protocol;
 
@@ -24,6 +26,8 @@ pub struct Rule {
     pub interface: Option<Name>,
     /// Whose the socket on this host is; `None`: anybody's.
     pub user: Option<User>,
+    /// The control group of that socket; `None`: any.
+    pub group: Option<Group>,
     /// Packets about which it decides are told in the log.
     pub is_logged: bool,
 }
@@ -72,7 +76,7 @@ pub enum Direction {
     Any,
 }
 
-/// The name of an interface or a user: without white space, `#` and control characters.
+/// The name of an interface, a user or a control group: without white space, `#` and control characters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Name(String);
 
@@ -91,6 +95,11 @@ pub trait Names {
     fn interface(&self, name: &str) -> Option<u32>;
     /// The number of a user; `None`: there is none.
     fn user(&self, name: &str) -> Option<u32>;
+    /// The numbers of a control group and of those in it ([`Groups`](crate::Groups)); `None`: control groups have
+    /// none here.
+    fn group(&self, _group: &Group) -> Option<RangeInclusive<u32>> {
+        None
+    }
 }
 
 impl Rule {
@@ -101,12 +110,14 @@ impl Rule {
     pub fn matches(&self, packet: &Packet, names: &impl Names) -> bool {
         let interface = |name: &Name| names.interface(name.as_str()) == Some(packet.interface);
         let user = |user: &User| user.id(names) == Some(packet.user);
+        let group = |group: &Group| names.group(group).is_some_and(|it| it.contains(&packet.group));
         self.protocol.matches(packet.protocol, packet.icmp)
             && self.from.matches(packet.source, packet.ports.0)
             && self.to.matches(packet.destination, packet.ports.1)
             && self.direction.matches(packet.way)
             && self.interface.as_ref().is_none_or(interface)
             && self.user.as_ref().is_none_or(user)
+            && self.group.as_ref().is_none_or(group)
     }
 }
 
@@ -205,6 +216,9 @@ impl Display for Rule {
             None => {}
             Some(User::Id(id)) => write!(f, " user {id}")?,
             Some(User::Name(name)) => write!(f, " user {}", name.0)?,
+        }
+        if let Some(group) = &self.group {
+            write!(f, " {group}")?;
         }
         if self.is_logged { write!(f, " log") } else { Ok(()) }
     }

@@ -4,13 +4,14 @@
 //! sidestep-filter --test linear` for as many as are wanted.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 use sidestep_filter::profiles::{Packets, Profile};
 use sidestep_filter::{
-    Action, CompileError, Compiled, Graph, Names, Packet, Rule, RuleList, compile,
+    Action, CompileError, Compiled, Graph, Group, Names, Packet, Rule, RuleList, compile,
 };
 
-/// A machine with one interface and one user.
+/// A machine with one interface, one user and three control groups.
 struct Machine;
 
 impl Names for Machine {
@@ -20,6 +21,15 @@ impl Names for Machine {
 
     fn user(&self, name: &str) -> Option<u32> {
         (name == "alice").then_some(2)
+    }
+
+    fn group(&self, group: &Group) -> Option<RangeInclusive<u32>> {
+        match group.to_string().as_str() {
+            "cgroup /a" => Some(1..=2),
+            "cgroup /a/b" => Some(2..=2),
+            "cgroup /c" => Some(3..=3),
+            _ => None,
+        }
     }
 }
 

@@ -8,11 +8,12 @@
 //! Who asks may be another process than the one that has the socket, so user and interface stand in the value.
 //! A process that lies there deceives itself: what it asks is whether it is to be good.
 
-use sidestep_filter::Graph;
 use sidestep_filter::graph::{DENIES, field};
 use sidestep_wire::verdict::{self, Question};
 
+use super::RuleSet;
 use super::frame::{Answers, key};
+use super::groups::store_mark;
 use super::programs::{JUDGES_ASKED, clear_key, pass_on, sock, walk};
 use crate::assembler::Assembler;
 use crate::assembler::Register::{R0, R1, R2, R3, R4, R6, R7, R9, R10};
@@ -76,13 +77,15 @@ pub(super) fn gate() -> Program {
     Program { name: GATE_ASKED, section: SECTION, code: a.finish() }
 }
 
-pub(super) fn judge(graph: &Graph) -> Program {
+pub(super) fn judge(set: &RuleSet<'_>) -> Program {
+    let graph = set.graph;
     let [_, root_4, root_6, default] = graph.nodes()[0];
     let mut a = Assembler::default();
     a.mov(R6, R1);
     clear_key(&mut a, default);
     a.store_immediate_32(R10, key(field::PROTOCOL), sock::TCP);
     store_value(&mut a);
+    store_mark(&mut a, set.groups.around);
     a.load_64(R9, R6, sockopt::SK);
     a.load_32(R7, R6, sockopt::OPTNAME);
     a.jump_if_equal(R7, verdict::OUT, "leave");

@@ -33,11 +33,12 @@
 //! are not counted: a word that all CPUs write to with each packet would cost more than the walk. What rules with
 //! `log` decide [`log`] tells.
 
+use sidestep_filter::NO_USER;
 use sidestep_filter::graph::{ACCEPT, DENIES, KEY_WORDS, NO_RULE, RULE_SHIFT, field};
-use sidestep_filter::{Graph, NO_USER};
 
 use super::frame::{Answers, HEADER, Hook, KEY, PLACE, key, skb};
-use super::log::{self, Identity};
+use super::log;
+use super::{RuleSet, groups};
 use crate::assembler::Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R10};
 use crate::assembler::{Assembler, Helper};
 use crate::map::{MapDefinition, MapKind};
@@ -130,7 +131,7 @@ pub(super) mod sock {
 }
 
 /// The maps of the gates.
-pub(super) const GATE_MAPS: [MapDefinition; 5] = [
+pub(super) const GATE_MAPS: [MapDefinition; 6] = [
     MapDefinition {
         name: STATE,
         kind: MapKind::Array,
@@ -143,6 +144,7 @@ pub(super) const GATE_MAPS: [MapDefinition; 5] = [
     judges(JUDGES_OUT),
     judges(JUDGES_ASKED),
     judges(FORWARDED.judges),
+    groups::MAP,
 ];
 
 const fn judges(name: &'static str) -> MapDefinition {
@@ -157,7 +159,7 @@ const fn judges(name: &'static str) -> MapDefinition {
 }
 
 /// The maps of a set.
-pub(super) fn set_maps(graph: &Graph, rules: usize) -> [MapDefinition; 3] {
+pub(super) fn set_maps(set: &RuleSet<'_>) -> [MapDefinition; 3] {
     let array = |name, value_len, entries_max| MapDefinition {
         name,
         kind: MapKind::Array,
@@ -166,10 +168,10 @@ pub(super) fn set_maps(graph: &Graph, rules: usize) -> [MapDefinition; 3] {
         entries_max,
         on_demand: false,
     };
-    let pages = graph.nodes().len().div_ceil(PAGE_NODES) as u32;
+    let pages = set.graph.nodes().len().div_ceil(PAGE_NODES) as u32;
     [
         array(NODES, (PAGE_NODES * 16) as u32, pages),
-        array(HITS, 16, rules as u32 + 1),
+        array(HITS, 16, set.rules as u32 + 1),
         MapDefinition {
             name: KEPT,
             kind: MapKind::SkStorage,
@@ -190,14 +192,15 @@ pub(super) fn gates() -> [Program; 2] {
     })
 }
 
-pub(super) fn judge_of(graph: &Graph, rules: usize, identity: Identity, way: Way) -> Program {
+pub(super) fn judge_of(set: &RuleSet<'_>, slot: u8, way: Way) -> Program {
+    let &RuleSet { graph, rules, identity, .. } = set;
     let has_socket = way.hook == Hook::Socket;
     let mut a = Assembler::default();
     a.mov(R6, R1);
     if has_socket {
         answer_from_what_is_kept(&mut a, way);
     }
-    store_key(&mut a, graph, way);
+    store_key(&mut a, set, slot, way);
     walk(&mut a, graph.steps());
     count(&mut a, rules);
     log::count_total(&mut a, way.hook);
@@ -306,13 +309,17 @@ fn keep(a: &mut Assembler, way: Way) {
 
 /// Puts the key of the packet on the stack, and the root of its graph into `R7`. What is not IP
 /// passes; what begins as IP and ends within its header does not.
-fn store_key(a: &mut Assembler, graph: &Graph, way: Way) {
+fn store_key(a: &mut Assembler, set: &RuleSet<'_>, slot: u8, way: Way) {
+    let graph = set.graph;
     let [_, root_4, root_6, default] = graph.nodes()[0];
     clear_key(a, default);
     a.store_immediate_32(R10, key(field::WAY), way.number);
     if graph.looks_at(field::INTERFACE) {
         a.load_32(R1, R6, skb::IFINDEX);
         a.store_32(R10, key(field::INTERFACE), R1);
+    }
+    if way.hook == Hook::Socket {
+        groups::store_number(a, graph, set.groups.deepest, slot);
     }
     match way.hook {
         Hook::Socket if graph.looks_at(field::USER) => {

@@ -1,11 +1,12 @@
 //! The programs answer like the list, packet by packet, in the kernel (`BPF_PROG_TEST_RUN`).
 
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use aya::programs::{TestRun, TestRunOptions};
 use sidestep_filter::profiles::{Packets, Profile};
-use sidestep_filter::{Action, Names, Packet, RuleList, compile};
+use sidestep_filter::{Action, Group, Names, Packet, RuleList, compile};
 
 use super::frame::{Answers, Hook};
 use super::*;
@@ -19,6 +20,10 @@ impl Names for Machine {
 
     fn user(&self, _: &str) -> Option<u32> {
         None
+    }
+
+    fn group(&self, _: &Group) -> Option<RangeInclusive<u32>> {
+        Some(1..=2)
     }
 }
 
@@ -44,6 +49,8 @@ fn programs_answer_like_the_list() {
             if packet.way != sidestep_filter::Way::Forwarded {
                 packet.user = 0;
             }
+            // Its control group has no number.
+            packet.group = 0;
             let wanted = action(&list, &packet);
             assert_eq!(judged(&set, &packet, &bytes(&packet)), wanted, "{profile:?}: {packet}");
             denied += usize::from(wanted == Action::Deny);
@@ -62,7 +69,7 @@ fn a_hundred_thousand_rules_are_loaded_and_walked() {
     let begin = Instant::now();
     let graph = compile(&list, &Machine).unwrap().graph;
     let compiled = begin.elapsed();
-    let set = Set::load(&mut EbpfLoader::new(), &graph, list.rules.len(), [0; 7]).unwrap();
+    let set = load(&graph, list.rules.len());
     println!("compiled in {compiled:?}, loaded in {:?}", begin.elapsed() - compiled);
     let mut times = Vec::new();
     for packet in Packets::new(&list, 3).take(500) {
@@ -126,7 +133,13 @@ fn headers_that_are_not_plain_are_read() {
 
 fn set_of(list: &RuleList) -> Set {
     let graph = compile(list, &Machine).unwrap().graph;
-    Set::load(&mut EbpfLoader::new(), &graph, list.rules.len(), [0; 7]).unwrap()
+    load(&graph, list.rules.len())
+}
+
+fn load(graph: &Graph, rules: usize) -> Set {
+    let groups = GroupNumbers::default();
+    let set = RuleSet { graph, rules, identity: [0; 7], groups: &groups };
+    Set::load(&mut EbpfLoader::new(), &set, 0).unwrap()
 }
 
 fn action(list: &RuleList, packet: &Packet) -> Action {

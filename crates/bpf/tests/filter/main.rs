@@ -2,6 +2,7 @@
 //!
 //! The tests need privilege and say what they lacked when they skip.
 
+mod groups;
 mod router;
 
 use std::fs::{self, Permissions};
@@ -16,7 +17,9 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sidestep_bpf::{BpfError, Cgroup, Filter, Identity, LogLine, packet_programs};
+use sidestep_bpf::{
+    BpfError, Cgroup, Filter, GroupNumbers, Identity, LogLine, RuleSet, packet_programs,
+};
 use sidestep_filter::{Action, Graph, Names, Packet, RuleList, Verdict, Way, compile};
 
 #[test]
@@ -292,7 +295,9 @@ fn programs_of_others_are_seen_and_hold() {
         let ours = place.attach("deny udp any any:53 out", 1);
         let pins = place.pins.with_file_name("other");
         let list = graph("deny udp any any:54 out");
-        let other = Filter::attach(&pins, place.cgroup.path(), &list, 1, identity(2)).unwrap();
+        let groups = GroupNumbers::default();
+        let set = RuleSet { graph: &list, rules: 1, identity: identity(2), groups: &groups };
+        let other = Filter::attach(&pins, place.cgroup.path(), &set).unwrap();
         let nowhere = Path::new("/nowhere");
         let found = packet_programs([nowhere, place.cgroup.path()]).unwrap();
         let mut ids: Vec<u32> = found.iter().map(|(_, program)| program.id).collect();
@@ -317,8 +322,10 @@ fn a_directory_elsewhere_is_refused_and_so_is_a_cgroup_that_is_none() {
     with_cgroup(|place| {
         let elsewhere = tempfile::tempdir().unwrap();
         let pins = elsewhere.path().join("filter");
+        let (graph, groups) = (graph("default deny"), GroupNumbers::default());
         let attach = |pins: &Path, cgroup: &Path| {
-            Filter::attach(pins, cgroup, &graph("default deny"), 0, identity(1)).unwrap_err()
+            let set = RuleSet { graph: &graph, rules: 0, identity: identity(1), groups: &groups };
+            Filter::attach(pins, cgroup, &set).unwrap_err()
         };
         let error = attach(&pins, place.cgroup.path());
         assert!(matches!(error, BpfError::NoBpfFileSystem { .. }), "{error}");
@@ -334,8 +341,10 @@ fn a_directory_elsewhere_is_refused_and_so_is_a_cgroup_that_is_none() {
 #[test]
 fn a_directory_of_another_user_is_refused() {
     with_cgroup(|place| {
+        let (graph, groups) = (graph("default deny"), GroupNumbers::default());
         let attach = || {
-            Filter::attach(&place.pins, place.cgroup.path(), &graph("default deny"), 0, identity(1))
+            let set = RuleSet { graph: &graph, rules: 0, identity: identity(1), groups: &groups };
+            Filter::attach(&place.pins, place.cgroup.path(), &set)
         };
         let above = place.pins.parent().unwrap();
         fs::create_dir(above).unwrap();
@@ -361,16 +370,18 @@ struct Place {
 
 impl Place {
     fn attach(&self, text: &str, number: u8) -> Filter {
-        let list = RuleList::parse(text).unwrap();
-        let graph = graph(text);
-        Filter::attach(&self.pins, self.cgroup.path(), &graph, list.rules.len(), identity(number))
-            .unwrap()
+        let rules = RuleList::parse(text).unwrap().rules.len();
+        let (graph, groups) = (graph(text), GroupNumbers::default());
+        let set = RuleSet { graph: &graph, rules, identity: identity(number), groups: &groups };
+        Filter::attach(&self.pins, self.cgroup.path(), &set).unwrap()
     }
 }
 
 fn put(filter: &Filter, text: &str, number: u8) {
     let rules = RuleList::parse(text).unwrap().rules.len();
-    filter.put(&graph(text), rules, identity(number)).unwrap();
+    let (graph, groups) = (graph(text), GroupNumbers::default());
+    let set = RuleSet { graph: &graph, rules, identity: identity(number), groups: &groups };
+    filter.put(&set).unwrap();
 }
 
 fn identity(number: u8) -> Identity {

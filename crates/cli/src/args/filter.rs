@@ -25,6 +25,8 @@ pub(crate) enum FilterCommand {
     Check(FilterCheckArgs),
     /// Put a list into force
     Apply(FilterApplyArgs),
+    /// Look up again what control groups in the rules are, after a unit has started
+    Resolve(FilterResolveArgs),
     /// Show what is in force
     Show(FilterShowArgs),
     /// List the rules in force, with how often each has decided and when last
@@ -87,6 +89,15 @@ pub(crate) struct FilterApplyArgs {
     /// Print one JSON object instead of a line
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// The arguments of `sidestep filter resolve`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = RESOLVE_HELP)]
+pub(crate) struct FilterResolveArgs {
+    /// Stay, and look again whenever control groups come or go
+    #[arg(long)]
+    pub(crate) follow: bool,
 }
 
 /// The arguments of `sidestep filter import`.
@@ -164,6 +175,14 @@ pub(crate) struct FilterTestArgs {
     #[arg(long, value_name = "USER")]
     pub(crate) user: Option<String>,
 
+    /// The control group of the socket (/system.slice/nginx.service) [default: one without rules]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) cgroup: Option<String>,
+
+    /// The unit of the socket (nginx.service) instead of the control group
+    #[arg(long, value_name = "UNIT", conflicts_with = "cgroup")]
+    pub(crate) unit: Option<String>,
+
     /// Ask this list instead of what is in force
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
@@ -201,6 +220,7 @@ A list has a rule in each line; the first that matches a packet decides:
   permit icmp  any         any
   deny   udp   any         any:6000-6010     user nobody
   deny   any   10.1.0.0/16 any               log
+  permit tcp   any         any:5432          out unit web.service
   deny   tcp   any         any:25            forwarded
   default permit
 
@@ -230,6 +250,16 @@ Examples:
 
 Exit status: 0 if the list is in force; 1 if not; 2 if the command line is wrong.";
 
+const RESOLVE_HELP: &str = "\
+The kernel knows control groups by number, and a unit that starts again has another. Let either the
+unit itself say so before its program starts:
+
+  ExecStartPre=+/usr/local/bin/sidestep filter resolve
+
+or let `sidestep filter resolve --follow` run, which takes a moment to hear of it.
+
+Exit status: 0; 1 if there is no filter, or it was removed; 2 if the command line is wrong.";
+
 const IMPORT_EXAMPLES: &str = "\
 The list goes to standard output. What is no rule of ours (states of connections, jumps, other
 tables, negations) is named on standard error, and stands as a comment where it was: to leave it out
@@ -258,6 +288,7 @@ Without --file the graph is asked that the kernel has.
 Examples:
   sidestep filter test tcp 10.1.2.3:5000 192.0.2.7:443 in
   sidestep filter test udp [2001:db8::1]:53 [2001:db8::2]:4000 out --user nobody
+  sidestep filter test tcp 10.1.2.3:5000 192.0.2.7:5432 out --unit web.service
   sidestep filter test icmp:8/0 10.1.2.3 192.0.2.7 in --file new-rules
   sidestep filter test tcp 10.1.2.3:5000 192.0.2.7:25 forwarded --on eth1
 

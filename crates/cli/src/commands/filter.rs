@@ -5,16 +5,19 @@
 //! * [`in_force`]: the filter that the kernel has, and the list that it was made of.
 //! * [`moved`]: connections without packets, which are reset when they are denied.
 //! * [`control_groups`]: their names, for the log.
-//! * [`apply`], [`check`], [`show`], [`watch`], [`mod@test`], [`diff`], [`import`]: the commands.
+//! * [`groups`]: what the control groups in rules are here.
+//! * [`apply`], [`resolve`], [`check`], [`show`], [`watch`], [`mod@test`], [`diff`], [`import`]: the commands.
 
 mod answer;
 mod apply;
 mod check;
 mod control_groups;
 mod diff;
+mod groups;
 mod import;
 mod in_force;
 mod moved;
+mod resolve;
 mod show;
 mod source;
 mod test;
@@ -23,14 +26,16 @@ mod watch;
 use crate::args::{FilterArgs, FilterCommand};
 use crate::output;
 use answer::{FilterError, say};
+pub(super) use groups::control_group_of;
 use in_force::InForce;
-pub(super) use in_force::{Figures, denial, figures, summary};
+pub(super) use in_force::{Figures, Owner, denial, figures, summary};
 
 /// Does what was asked for; 1 if it could not be done, otherwise 0.
 pub(crate) fn execute(args: &FilterArgs) -> i32 {
     let (command, done) = match &args.command {
         FilterCommand::Check(args) => ("check", check::execute(args)),
         FilterCommand::Apply(args) => ("apply", apply::execute(args)),
+        FilterCommand::Resolve(args) => ("resolve", resolve::execute(args)),
         FilterCommand::Show(args) => ("show", show::show(args)),
         FilterCommand::List(args) => ("list", show::list(args)),
         FilterCommand::Watch(args) => ("watch", watch::execute(args)),

@@ -2,12 +2,12 @@
 //! namespace with a BPF file system of its own.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use sidestep_bpf::{Cgroup, Filter};
+use sidestep_bpf::{Cgroup, Filter, GroupNumbers, RuleSet};
 use sidestep_filter::{Names, RuleList, compile};
 
 use crate::support::{Place, outcome};
@@ -239,7 +239,9 @@ fn programs_of_others_are_shown_and_metrics_are_told() {
     let pins = format!("/proc/{}/root/sys/fs/bpf/other", host.keeper.id());
     let list = RuleList::parse("default permit").unwrap();
     let graph = compile(&list, &Nobody).unwrap().graph;
-    let other = Filter::attach(Path::new(&pins), host.cgroup.path(), &graph, 0, [1; 7]).unwrap();
+    let groups = GroupNumbers::default();
+    let set = RuleSet { graph: &graph, rules: 0, identity: [1; 7], groups: &groups };
+    let other = Filter::attach(Path::new(&pins), host.cgroup.path(), &set).unwrap();
     let others = show()["other_programs"].clone();
     let names: Vec<_> = others.as_array().unwrap().iter().map(|it| &it["name"]).collect();
     assert_eq!(names, ["gate_in", "gate_out"]);
@@ -255,6 +257,84 @@ fn programs_of_others_are_shown_and_metrics_are_told() {
         &format!("sidestep_filter_rules{{file=\"{}\"}} 1", file.display()),
     ] {
         assert!(metrics.contains(line), "no {line} in:\n{metrics}");
+    }
+}
+
+/// The units are directories below the group of the test, in slices as systemd has them.
+#[test]
+fn rules_for_a_unit_hold_for_it_when_it_comes_and_when_it_comes_again() {
+    let Some(host) = Host::make() else { return };
+    let root = Cgroup::root().unwrap();
+    let name = format!("sidestep-test-{}.slice", std::process::id());
+    let slice = Directory::make(root.join(&name));
+    let unit = slice.0.join("sidestep-web.service");
+    let rules =
+        "deny udp any any:53 out unit sidestep-web.service\ndeny udp any any:54 out cgroup /";
+    let file = host.place.file("rules", &format!("{rules}{name}\n"));
+    let wrong = host.place.file("wrong", "deny any any any unit web\n");
+    let (status, _, errors) = host.sidestep(&format!("check {}", wrong.display()));
+    assert!(status == Some(1) && errors.contains(":1:23: `web` is no unit"), "{errors}");
+
+    let (status, _, errors) =
+        host.sidestep(&format!("apply {} --cgroup {}", file.display(), root.display()));
+    assert_eq!(status, Some(0), "{errors}");
+    assert!(
+        errors.contains("no control group /system.slice/sidestep-web.service now"),
+        "it is told where it would be: {errors}"
+    );
+    let within = |group: &Path, port| host.passes_within(group, port);
+    assert_eq!([53, 54].map(|port| within(&slice.0, port)), [true, false]);
+
+    let mut follow = host.command("resolve --follow").spawn().unwrap();
+    for _ in 0..2 {
+        let unit = Directory::make(unit.clone());
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while within(&unit.0, 53) {
+            assert!(Instant::now() < deadline, "it is the unit");
+        }
+        assert!(!within(&unit.0, 54), "it is in the slice");
+        assert!(within(&slice.0, 53));
+    }
+    terminate(&follow);
+    assert_eq!(follow.wait().unwrap().code(), Some(0), "a signal is its end");
+
+    let _unit = Directory::make(unit.clone());
+    assert!(within(&unit, 53), "another one again, and it was not looked for");
+    let (status, text, errors) = host.sidestep("resolve");
+    assert_eq!(
+        (status, text.as_str()),
+        (Some(0), "2 of 2 control groups in rules are there\n"),
+        "{errors}"
+    );
+    assert!(!within(&unit, 53));
+
+    let test =
+        |more: &str| host.sidestep(&format!("test udp 127.0.0.1:9 127.0.0.1:53 out{more}")).1;
+    assert!(
+        test(" --unit sidestep-web.service").contains("deny: line 1: deny udp any any:53 out unit")
+    );
+    assert!(test("").contains("permit: no rule matches"));
+    assert!(test(&format!(" --cgroup /{name}/other")).contains("permit: no rule matches"));
+    assert!(test(&format!(" --cgroup /{name}/sidestep-web.service/x")).contains("deny: line 1"));
+    assert_eq!(host.sidestep("remove").0, Some(0));
+    assert_eq!(host.sidestep("resolve").0, Some(1));
+}
+
+/// A control group that is removed at the end; programs in it have ended by then.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn make(path: PathBuf) -> Self {
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        // What has ended in it is gone a moment later.
+        while std::fs::remove_dir(&self.0).is_err() && Instant::now() < deadline {}
     }
 }
 
@@ -450,10 +530,13 @@ impl Host {
 
     /// Whether a program of the group may send to a port.
     fn passes(&self, port: u16) -> bool {
-        let script = format!(
-            "echo $$ > {}/cgroup.procs && echo x > /dev/udp/127.0.0.1/{port}",
-            self.cgroup.path().display()
-        );
+        self.passes_within(self.cgroup.path(), port)
+    }
+
+    fn passes_within(&self, group: &Path, port: u16) -> bool {
+        let group = group.display();
+        let script =
+            format!("echo $$ > {group}/cgroup.procs && echo x > /dev/udp/127.0.0.1/{port}");
         let mut command = self.within(Path::new("bash"));
         command.args(["-c", &script]).stderr(Stdio::null()).status().unwrap().success()
     }

@@ -2,6 +2,7 @@
 
 use ipnet::IpNet;
 
+use crate::groups::Group;
 use crate::protocol::Protocol;
 use crate::rule::{Endpoint, Ports, Rule};
 
@@ -81,6 +82,12 @@ impl Draft {
         }
         rules
     }
+}
+
+/// A control group, whose path is written with or without the first slash.
+pub(super) fn cgroup(path: &str) -> Result<Group, String> {
+    let path = path.trim_matches('/');
+    Group::path(&format!("/{path}")).ok_or_else(|| format!("`{path}` is no control group"))
 }
 
 /// All addresses of a family.

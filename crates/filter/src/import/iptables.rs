@@ -1,6 +1,6 @@
 //! `iptables-save`: chains INPUT, OUTPUT and FORWARD of table `filter`.
 
-use super::draft::{Draft, everything, ports, prefix, protocol};
+use super::draft::{Draft, cgroup, everything, ports, prefix, protocol};
 use super::imported::{Entry, Imported};
 use crate::protocol::{Icmp, Protocol};
 use crate::rule::{Action, Direction, Endpoint, Name, Ports, Rule, User};
@@ -133,6 +133,7 @@ fn rule<'a>(
                 let id = id.parse().map_err(|_| format!("user `{id}` is no number"))?;
                 draft.rule.user = Some(User::Id(id));
             }
+            "--path" => draft.rule.group = Some(cgroup(value()?)?),
             "-m" => known_match(value()?)?,
             "--comment" => drop(value()?),
             "-j" => action = Some(target(value()?)?),
@@ -149,7 +150,8 @@ fn rule<'a>(
 /// Matches whose options are among the above.
 fn known_match(name: &str) -> Result<(), String> {
     match name {
-        "tcp" | "udp" | "sctp" | "icmp" | "icmp6" | "multiport" | "owner" | "comment" => Ok(()),
+        "tcp" | "udp" | "sctp" | "icmp" | "icmp6" | "multiport" | "owner" | "cgroup"
+        | "comment" => Ok(()),
         "conntrack" | "state" => Err("it looks at the state of connections".to_owned()),
         other => Err(format!("it uses the match `{other}`")),
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::draft::{Draft, everything, ports, prefix, protocol};
+use super::draft::{Draft, cgroup, everything, ports, prefix, protocol};
 use super::imported::{Entry, Imported};
 use crate::protocol::{Icmp, Protocol};
 use crate::rule::{Action, Direction, Endpoint, Name, Ports, Rule, User};
@@ -116,6 +116,7 @@ fn condition(draft: &mut Draft, condition: &Value) -> Result<(), String> {
     let what = match (left.get("payload"), left.get("meta")) {
         (Some(payload), _) => ["protocol", "field"].map(|it| payload[it].as_str().unwrap_or("?")),
         (_, Some(meta)) => ["meta", meta["key"].as_str().unwrap_or("?")],
+        _ if left["socket"]["key"] == "cgroupv2" => ["socket", "cgroupv2"],
         _ => return Err("it looks at something that is no part of a packet".to_owned()),
     };
     if let ["ip" | "ip6", _] = what {
@@ -157,6 +158,14 @@ fn condition(draft: &mut Draft, condition: &Value) -> Result<(), String> {
             let id = text_of(right)?;
             let id = id.parse().map_err(|_| format!("user `{id}` is no number"))?;
             draft.rule.user = Some(User::Id(id));
+        }
+        ["socket", "cgroupv2"] => {
+            let path = text_of(right)?;
+            let level = path.trim_matches('/').split('/').count();
+            if left["socket"]["level"] != level {
+                return Err(format!("`{path}` is not a control group of the level that it names"));
+            }
+            draft.rule.group = Some(cgroup(&path)?);
         }
         [layer, field] => return Err(format!("it looks at `{layer} {field}`")),
     }

@@ -27,6 +27,7 @@ COMMIT
 -A INPUT -p icmp -m icmp --icmp-type 3/1 -j ACCEPT
 -A INPUT ! -s 10.9.0.0/16 -j DROP
 -A OUTPUT -p udp --sport 53 -m owner --uid-owner 1000 -j REJECT --reject-with icmp-port-unreachable
+-A OUTPUT -m cgroup --path system.slice/nginx.service -j DROP
 -A FORWARD -i eth0 -j ACCEPT
 -A FORWARD -o eth0 -j DROP
 -A OUTPUT -j LOG
@@ -44,9 +45,10 @@ permit tcp 0.0.0.0/0 any:60000- in
 permit icmp:3/1 0.0.0.0/0 any in
 # left out: line 14: -A INPUT ! -s 10.9.0.0/16 -j DROP: it has a negation
 deny udp 0.0.0.0/0:53 any out user 1000
-# left out: line 16: -A FORWARD -i eth0 -j ACCEPT: a forwarded packet is judged where it leaves
+deny any 0.0.0.0/0 any out cgroup /system.slice/nginx.service
+# left out: line 17: -A FORWARD -i eth0 -j ACCEPT: a forwarded packet is judged where it leaves
 deny any 0.0.0.0/0 any forwarded on eth0
-# left out: line 18: -A OUTPUT -j LOG: its target is `LOG`
+# left out: line 19: -A OUTPUT -j LOG: its target is `LOG`
 deny any 0.0.0.0/0 any in
 default permit
 "
@@ -86,7 +88,13 @@ fn of_nft() {
 {"rule": {"family": "inet", "table": "filter", "chain": "forward", "handle": 8, "expr": [
   {"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": "eth0"}}, {"accept": null}]}},
 {"rule": {"family": "inet", "table": "filter", "chain": "forward", "handle": 9, "expr": [
-  {"match": {"op": "==", "left": {"meta": {"key": "oifname"}}, "right": "eth0"}}, {"accept": null}]}}
+  {"match": {"op": "==", "left": {"meta": {"key": "oifname"}}, "right": "eth0"}}, {"accept": null}]}},
+{"rule": {"family": "inet", "table": "filter", "chain": "input", "handle": 10, "expr": [
+  {"match": {"op": "==", "left": {"socket": {"key": "cgroupv2", "level": 2}}, "right": "a.slice/b.service"}},
+  {"drop": null}]}},
+{"rule": {"family": "inet", "table": "filter", "chain": "input", "handle": 11, "expr": [
+  {"match": {"op": "==", "left": {"socket": {"key": "cgroupv2", "level": 1}}, "right": "a.slice/b.service"}},
+  {"drop": null}]}}
 ]}"#;
     assert_eq!(
         imported(Format::Nft, text),
@@ -98,6 +106,8 @@ permit icmp6:135 any any in on eth0
 # left out: rule 7 of filter input: it asks the set `@bad`
 # left out: rule 8 of filter forward: a forwarded packet is judged where it leaves
 permit any any any forwarded on eth0
+deny any any any in cgroup /a.slice/b.service
+# left out: rule 11 of filter input: `a.slice/b.service` is not a control group of the level that it names
 deny any any any in
 deny any any any forwarded
 default permit

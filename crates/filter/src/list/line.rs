@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use crate::groups::Group;
 use crate::protocol::{Icmp, Protocol};
 use crate::rule::{Action, Direction, Endpoint, Name, Ports, Rule, User};
 
@@ -81,13 +82,17 @@ fn conditions(rule: &mut Rule, words: &mut Words<'_>) -> Result<(), Fault> {
                 once(rule.user.is_some(), word, "the user")?;
                 rule.user = Some(user(words.expect("`user` needs a name or a number behind it")?)?);
             }
+            "cgroup" | "unit" => {
+                once(rule.group.is_some(), word, "the control group")?;
+                rule.group = Some(group(word, words)?);
+            }
             "log" => {
                 once(rule.is_logged, word, "`log`")?;
                 rule.is_logged = true;
             }
             text => {
                 return Err(word.fault(format!(
-                    "`{text}` is no condition: use in, out, both, forwarded, on INTERFACE, user NAME, log"
+                    "`{text}` is no condition: use in, out, both, forwarded, on INTERFACE, user NAME, cgroup PATH, unit UNIT, log"
                 )));
             }
         }
@@ -232,6 +237,26 @@ fn user(word: Word<'_>) -> Result<User, Fault> {
     }
     let name = Name::new(word.text);
     name.map(User::Name).ok_or_else(|| word.fault(format!("`{}` is no user", word.text)))
+}
+
+/// What stands behind `cgroup` or `unit`.
+fn group(kind: Word<'_>, words: &mut Words<'_>) -> Result<Group, Fault> {
+    if kind.text == "unit" {
+        let unit = words.expect("`unit` needs a name behind it")?;
+        return Group::unit(unit.text).ok_or_else(|| {
+            let name = unit.text;
+            unit.fault(format!(
+                "`{name}` is no unit with processes: the whole name, as in nginx.service"
+            ))
+        });
+    }
+    let path = words.expect("`cgroup` needs a path behind it")?;
+    Group::path(path.text).ok_or_else(|| {
+        path.fault(format!(
+            "`{}` is no control group: a path from the root of all, as in /system.slice/nginx.service",
+            path.text
+        ))
+    })
 }
 
 /// The words of a line, in front of a comment.

@@ -7,6 +7,7 @@
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::Path;
 use std::time::Duration;
 
 use sidestep_gateway::status::{Mode, Status};
@@ -41,7 +42,9 @@ fn denial(local: IpAddr, peer: IpAddr) -> Option<Check> {
     const FROM: u16 = 0xc000;
     let denied = |from, to| {
         let ends = [SocketAddr::new(local, from), SocketAddr::new(peer, to)];
-        filter::denial(UDP, ends, 0).ok()?
+        // Packets of soft RNICs are the gateway's, whose unit no rule is for.
+        let owner = filter::Owner { user: 0, cgroup: Path::new("/") };
+        filter::denial(UDP, ends, owner).ok()?
     };
     filter::summary().ok()??;
     match denied(FROM, ROCE_PORT).or_else(|| denied(ROCE_PORT, FROM)) {

@@ -35,6 +35,10 @@ pub(super) enum FilterError {
     OtherCgroup(String),
     #[error("there is no interface {0} here, by which packets could be forwarded")]
     NoInterface(String),
+    #[error(
+        "rules name control groups from the root of all, which is not seen here (in a container): apply them on the host"
+    )]
+    NoRootGroup,
     #[error("cannot wait for signals: {0}")]
     Signals(io::Error),
     #[error("cannot wait for lines of the log: {0}")]

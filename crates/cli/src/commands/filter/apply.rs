@@ -10,24 +10,26 @@ use jiff::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde_json::json;
-use sidestep_bpf::{Cgroup, Filter, Identity};
-use sidestep_filter::{Compiled, Names};
+use sidestep_bpf::{Cgroup, Filter, GroupNumbers, RuleSet};
+use sidestep_filter::{Names, compile};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::answer::{FilterError, counted, say, say_json};
-use super::check::remarks;
+use super::check::{complain_of_groups, remarks};
 use super::diff::in_short;
 use super::in_force::{self, About, InForce, PINS, name_of};
-use super::moved;
 use super::source::{Machine, Source};
+use super::{groups, moved};
 use crate::args::FilterApplyArgs;
 use crate::config::Configuration;
 use crate::output;
 
 pub(super) fn execute(args: &FilterApplyArgs) -> Result<(), FilterError> {
     let source = Source::named(&args.list)?;
-    let compiled = source.compile()?;
+    let machine = Machine::here(&source.list)?;
+    let compiled = source.compile(&machine)?;
     output::complain_lines("filter apply", &remarks(&source.list, &compiled.report));
+    complain_of_groups("filter apply", machine.groups())?;
     let _lock = in_force::lock()?;
     let before = InForce::find()?;
     let cgroup = cgroup(args.cgroup.as_deref(), before.as_ref())?;
@@ -38,11 +40,14 @@ pub(super) fn execute(args: &FilterApplyArgs) -> Result<(), FilterError> {
         file: std::path::absolute(&source.path).unwrap_or_else(|_| source.path.clone()),
         cgroup,
         forwarded,
+        units: machine.groups().units().clone(),
         applied_s: Timestamp::now().as_second(),
         rules: source.list.rules.len(),
     };
-    let identity = in_force::keep(&source, &about)?;
-    let filter = put(before.as_ref(), &about.cgroup, &source, &compiled, identity)?;
+    let numbers = groups::numbers(machine.groups(), &about.cgroup)?;
+    let identity = in_force::keep(&source.text, &about)?;
+    let set = RuleSet { graph: &compiled.graph, rules: about.rules, identity, groups: &numbers };
+    let filter = put(before.as_ref(), &about.cgroup, &set)?;
     if let Err(error) = filter.judge_forwarded(&indices) {
         take_back(before)?;
         return Err(error.into());
@@ -108,21 +113,29 @@ fn forwarded(args: &FilterApplyArgs) -> Result<(Vec<String>, Vec<u32>), FilterEr
     names.iter().map(ToString::to_string).map(index).collect()
 }
 
-fn put(
-    before: Option<&InForce>,
-    cgroup: &Path,
-    source: &Source,
-    compiled: &Compiled,
-    identity: Identity,
-) -> Result<Filter, FilterError> {
-    let (graph, rules) = (&compiled.graph, source.list.rules.len());
+fn put(before: Option<&InForce>, cgroup: &Path, set: &RuleSet<'_>) -> Result<Filter, FilterError> {
     match before {
         Some(before) => {
-            before.filter.put(graph, rules, identity)?;
+            before.filter.put(set)?;
             Ok(before.filter.clone())
         }
-        None => Ok(Filter::attach(Path::new(PINS), cgroup, graph, rules, identity)?),
+        None => Ok(Filter::attach(Path::new(PINS), cgroup, set)?),
     }
+}
+
+/// Makes the list in force anew, where a unit in it is at another place than before.
+pub(super) fn put_again(
+    in_force: &mut InForce,
+    machine: &Machine,
+    numbers: &GroupNumbers,
+) -> Result<(), FilterError> {
+    let InForce { filter, identity, list, about } = in_force;
+    let graph = compile(list, machine).map_err(|error| FilterError::List(error.to_string()))?.graph;
+    about.units = machine.groups().units().clone();
+    about.write(*identity)?;
+    let set =
+        RuleSet { graph: &graph, rules: list.rules.len(), identity: *identity, groups: numbers };
+    Ok(filter.put(&set)?)
 }
 
 fn take_back(before: Option<InForce>) -> Result<(), FilterError> {

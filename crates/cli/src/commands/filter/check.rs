@@ -1,15 +1,19 @@
 //! `sidestep filter check`: what is wrong or odd in a list.
 
 use serde_json::json;
-use sidestep_filter::{Report, RuleList};
+use sidestep_filter::{Groups, Report, RuleList};
 
 use super::answer::{FilterError, counted, named, say, say_json};
-use super::source::Source;
+use super::groups;
+use super::source::{Machine, Source};
 use crate::args::FilterCheckArgs;
+use crate::output;
 
 pub(super) fn execute(args: &FilterCheckArgs) -> Result<(), FilterError> {
     let source = Source::named(&args.list)?;
-    let report = source.compile()?.report;
+    let machine = Machine::here(&source.list)?;
+    let report = source.compile(&machine)?.report;
+    complain_of_groups("filter check", machine.groups())?;
     if args.json { say_json(&to_json(&source, &report)) } else { say(&to_text(&source, &report)) }
 }
 
@@ -27,6 +31,21 @@ fn to_text(Source { path, list, .. }: &Source, report: &Report) -> String {
         text += "No rule is hidden by one before it.\n";
     }
     text
+}
+
+/// Says of each control group that is not there that its rules match nothing yet.
+pub(super) fn complain_of_groups(command: &str, groups: &Groups) -> Result<(), FilterError> {
+    for (path, _) in groups.paths() {
+        if !groups::is_there(path)? {
+            let path = path.display();
+            let what = format_args!(
+                "there is no control group {path} now: rules for it match nothing until it is there and `sidestep \
+                 filter resolve` has looked"
+            );
+            output::complain(command, what);
+        }
+    }
+    Ok(())
 }
 
 /// What is odd, a line for each.

@@ -5,22 +5,25 @@
 //! when the host ends, as the filter is. A list is there before its graph is in force and goes after
 //! it, so a command that is cut short leaves too many lists and never too few.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use sidestep_bpf::{Filter, Identity, Totals};
-use sidestep_filter::{Action, Packet, RuleList, Way};
+use sidestep_filter::{Action, Groups, Packet, RuleList, Way};
 
 use super::answer::{FilterError, counted};
-use super::source::{Machine, Source, identity};
+use super::source::{Machine, identity};
 
 /// Where the filter is pinned.
 pub(super) const PINS: &str = "/sys/fs/bpf/sidestep/filter";
 /// Where the lists are.
-const STATE: &str = "/run/sidestep/filter";
+pub(super) const STATE: &str = "/run/sidestep/filter";
 
 /// A filter and its list.
 pub(super) struct InForce {
@@ -40,6 +43,9 @@ pub(in crate::commands) struct About {
     /// Where packets leave that are forwarded and judged.
     #[serde(default)]
     pub(in crate::commands) forwarded: Vec<String>,
+    /// Where the units were that rules name, as control groups.
+    #[serde(default)]
+    pub(in crate::commands) units: BTreeMap<String, PathBuf>,
     /// When it was put into force, in seconds since 1970.
     pub(in crate::commands) applied_s: i64,
     /// How many rules it has.
@@ -54,6 +60,14 @@ pub(in crate::commands) struct Figures {
     pub(in crate::commands) totals: Totals,
 }
 
+/// Whose a socket is.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::commands) struct Owner<'a> {
+    pub(in crate::commands) user: u32,
+    /// The control group, from the root of all on.
+    pub(in crate::commands) cgroup: &'a Path,
+}
+
 impl InForce {
     /// `None`: no filter is in force.
     pub(super) fn find() -> Result<Option<Self>, FilterError> {
@@ -64,6 +78,17 @@ impl InForce {
         let list = RuleList::parse(&text)
             .map_err(|errors| foreign(identity, "rules", errors[0].to_string()))?;
         Ok(Some(Self { filter, identity, list, about }))
+    }
+
+    /// The control groups of its rules, as its graph has their numbers.
+    pub(super) fn groups(&self) -> Groups {
+        self.about.groups(&self.list)
+    }
+
+    /// Whether another list is in force, or none.
+    pub(super) fn is_superseded(&self) -> Result<bool, FilterError> {
+        let now = Filter::find(Path::new(PINS))?.map(|filter| filter.identity()).transpose()?;
+        Ok(now != Some(self.identity))
     }
 
     pub(super) fn remove(self) -> Result<(), FilterError> {
@@ -77,6 +102,10 @@ impl About {
     pub(super) fn write(&self, identity: Identity) -> Result<(), FilterError> {
         let text = serde_json::to_string(self).expect("paths and names that are text, and numbers");
         write(&path_of(identity, "json"), &text)
+    }
+
+    pub(super) fn groups(&self, list: &RuleList) -> Groups {
+        Groups::of(list, |unit| self.units.get(unit).cloned().unwrap_or_else(|| unit.into()))
     }
 
     fn read(identity: Identity) -> Result<Self, FilterError> {
@@ -106,7 +135,7 @@ pub(in crate::commands) fn figures() -> Option<Figures> {
 pub(in crate::commands) fn denial(
     protocol: u8,
     [local, remote]: [SocketAddr; 2],
-    user: u32,
+    Owner { user, cgroup }: Owner<'_>,
 ) -> Result<Option<String>, String> {
     /// Its index, in every network namespace.
     const LOOPBACK: u32 = 1;
@@ -114,10 +143,11 @@ pub(in crate::commands) fn denial(
     else {
         return Ok(None);
     };
-    let (machine, file) = (Machine::default(), about.file.display());
+    let (machine, file) = (Machine::with(about.groups(&list)), about.file.display());
+    let group = machine.groups().number(cgroup);
     let denies = |(way, from, to)| {
         let packet = Packet::between(protocol, from, to, way);
-        let packet = Packet { interface: LOOPBACK, user, ..packet };
+        let packet = Packet { interface: LOOPBACK, user, group, ..packet };
         let rule = list.first_match(&packet, &machine);
         let action = rule.map_or(list.default, |rule| list.rules[rule].action);
         (action == Action::Deny).then(|| match rule {
@@ -129,9 +159,9 @@ pub(in crate::commands) fn denial(
 }
 
 /// Keeps a list for the time when it is in force.
-pub(super) fn keep(source: &Source, about: &About) -> Result<Identity, FilterError> {
-    let identity = identity(&source.text);
-    write(&path_of(identity, "rules"), &source.text)?;
+pub(super) fn keep(text: &str, about: &About) -> Result<Identity, FilterError> {
+    let identity = identity(text);
+    write(&path_of(identity, "rules"), text)?;
     about.write(identity)?;
     Ok(identity)
 }
@@ -163,6 +193,22 @@ pub(super) fn lock() -> Result<File, FilterError> {
         FilterError::file(path, io::Error::new(ErrorKind::ResourceBusy, reason))
     };
     lock_named("lock", busy)
+}
+
+/// The same, after waiting for so long that another command ends.
+pub(super) fn lock_within(patience: Duration) -> Result<File, FilterError> {
+    const PAUSE: Duration = Duration::from_millis(20);
+    let deadline = Instant::now() + patience;
+    loop {
+        match lock() {
+            Err(FilterError::File { source, .. })
+                if source.kind() == ErrorKind::ResourceBusy && Instant::now() < deadline =>
+            {
+                thread::sleep(PAUSE);
+            }
+            done => return done,
+        }
+    }
 }
 
 /// While it is held no other command reads the log.

@@ -3,13 +3,15 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
-use sidestep_bpf::Identity;
-use sidestep_filter::{CompileError, Compiled, Names, RuleList, compile};
+use sidestep_bpf::{Cgroup, Identity};
+use sidestep_filter::{CompileError, Compiled, Group, Groups, Names, RuleList, compile};
 
 use super::answer::FilterError;
+use super::groups;
 use crate::accounts::User;
 use crate::args::ListArgs;
 use crate::config::Configuration;
@@ -56,12 +58,13 @@ impl Source {
         Ok(Self { path: path.to_owned(), text, list })
     }
 
-    pub(super) fn compile(&self) -> Result<Compiled, FilterError> {
-        compile(&self.list, &Machine::default()).map_err(|error| {
+    pub(super) fn compile(&self, machine: &Machine) -> Result<Compiled, FilterError> {
+        compile(&self.list, machine).map_err(|error| {
             let at = |rule: usize| format!("{}:{}", self.path.display(), self.list.line_of(rule));
             FilterError::List(match &error {
                 CompileError::UnknownInterface { rule, .. }
-                | CompileError::UnknownUser { rule, .. } => format!("{}: {error}", at(*rule)),
+                | CompileError::UnknownUser { rule, .. }
+                | CompileError::UnknownGroup { rule, .. } => format!("{}: {error}", at(*rule)),
                 CompileError::Steps { rules, .. } => {
                     let rules = rules
                         .iter()
@@ -84,6 +87,26 @@ pub(super) fn identity(text: &str) -> Identity {
 pub(super) struct Machine {
     interfaces: RefCell<HashMap<String, Option<u32>>>,
     users: RefCell<HashMap<String, Option<u32>>>,
+    groups: Groups,
+}
+
+impl Machine {
+    /// With the control groups that a list names, where they are now.
+    pub(super) fn here(list: &RuleList) -> Result<Self, FilterError> {
+        if list.rules.iter().all(|rule| rule.group.is_none()) {
+            return Ok(Self::default());
+        }
+        let root = Cgroup::root()?;
+        Ok(Self::with(Groups::of(list, |unit| groups::place(unit, &root))))
+    }
+
+    pub(super) fn with(groups: Groups) -> Self {
+        Self { groups, ..Self::default() }
+    }
+
+    pub(super) fn groups(&self) -> &Groups {
+        &self.groups
+    }
 }
 
 impl Names for Machine {
@@ -95,5 +118,9 @@ impl Names for Machine {
     fn user(&self, name: &str) -> Option<u32> {
         let ask = || User::find(name, None).map(|user| user.uid());
         *self.users.borrow_mut().entry(name.to_owned()).or_insert_with(ask)
+    }
+
+    fn group(&self, group: &Group) -> Option<RangeInclusive<u32>> {
+        self.groups.numbers(group)
     }
 }

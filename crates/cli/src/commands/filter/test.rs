@@ -1,29 +1,34 @@
 //! `sidestep filter test`: what becomes of a packet, by which rule.
 
+use std::path::PathBuf;
+
 use serde_json::json;
+use sidestep_bpf::Cgroup;
 use sidestep_filter::{
-    Action, Endpoint, Graph, Icmp, NO_USER, Name, Names, Packet, Protocol, RuleList, User, Verdict,
-    Way,
+    Action, Endpoint, Graph, Group, Icmp, NO_USER, Name, Names, Packet, Protocol, RuleList, User,
+    Verdict, Way,
 };
 
 use super::answer::{FilterError, named, say, say_json};
+use super::groups::place;
 use super::in_force::InForce;
 use super::source::{Machine, Source};
 use crate::args::FilterTestArgs;
 
 pub(super) fn execute(args: &FilterTestArgs) -> Result<(), FilterError> {
-    let machine = Machine::default();
-    let packet = packet(args, &machine).map_err(FilterError::Packet)?;
-    let (graph, list) = match &args.file {
+    let (graph, list, machine) = match &args.file {
         Some(path) => {
             let source = Source::read(path)?;
-            (source.compile()?.graph, source.list)
+            let machine = Machine::here(&source.list)?;
+            (source.compile(&machine)?.graph, source.list, machine)
         }
         None => {
-            let InForce { filter, list, .. } = InForce::find()?.ok_or(FilterError::None)?;
-            (filter.graph()?, list)
+            let InForce { filter, list, about, .. } = InForce::find()?.ok_or(FilterError::None)?;
+            let machine = Machine::with(about.groups(&list));
+            (filter.graph()?, list, machine)
         }
     };
+    let packet = packet(args, &machine).map_err(FilterError::Packet)?;
     let answer = Answer::of(&packet, &graph, &list, &machine);
     if args.json { say_json(&answer.to_json(&packet)) } else { say(&answer.to_text(&packet)) }
 }
@@ -115,7 +120,35 @@ fn packet(args: &FilterTestArgs, machine: &Machine) -> Result<Packet, String> {
         icmp,
         interface,
         user,
+        group: group(args, machine, way)?,
     })
+}
+
+/// The number of the control group that is asked about; without one, of none.
+fn group(args: &FilterTestArgs, machine: &Machine, way: Way) -> Result<u32, String> {
+    let groups = machine.groups();
+    let path = match (&args.cgroup, &args.unit) {
+        (None, None) => return Ok(0),
+        _ if way == Way::Forwarded => {
+            return Err("a forwarded packet has no control group".to_owned());
+        }
+        (Some(path), _) => match Group::path(path) {
+            Some(_) => PathBuf::from(path),
+            None => {
+                return Err(format!("`{path}` is no control group: a path from the root of all"));
+            }
+        },
+        (None, Some(unit)) if Group::unit(unit).is_none() => {
+            return Err(format!(
+                "`{unit}` is no unit with processes: the whole name, as in nginx.service"
+            ));
+        }
+        (None, Some(unit)) => match groups.units().get(unit) {
+            Some(path) => path.clone(),
+            None => place(unit, &Cgroup::root().map_err(|error| error.to_string())?),
+        },
+    };
+    Ok(groups.number(&path))
 }
 
 fn user(name: &str, machine: &Machine) -> Result<u32, String> {

@@ -536,7 +536,9 @@ fn enter(kinds: &mut Vec<Kind>, more: Kind) {
 /// Names the rule of the IP filter, if a connection of the kind is open and this user may see the filter.
 fn explain_denial(kind: &Kind, finding: Finding) -> Finding {
     let user = fs::metadata(format!("/proc/{}", kind.pid)).map_or(0, |process| process.uid());
-    let denial = |(local, remote)| filter::denial(TCP, [local, remote], user);
+    let cgroup = filter::control_group_of(kind.pid).unwrap_or_default();
+    let owner = filter::Owner { user, cgroup: &cgroup };
+    let denial = |(local, remote)| filter::denial(TCP, [local, remote], owner);
     match kind.example.map(denial) {
         Some(Ok(Some(rule))) => Finding { rule: Some(rule), ..finding },
         _ => finding,
