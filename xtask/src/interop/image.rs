@@ -33,27 +33,24 @@ pub(crate) fn write(to: &Path, kernel: &Kernel, program: &Path, busybox: &Path) 
         archive.file_below_directories(&library, &content)?;
     }
     archive.file("bin/busybox", &fs::read(busybox).context("busybox")?);
-    let mut list = String::new();
-    for (name, module) in modules(kernel)? {
-        archive.file(&format!("modules/{name}"), &module);
-        list.push_str(&format!("{name}\n"));
-    }
-    archive.file("modules/list", list.as_bytes());
+    archive.modules(kernel, &MODULES)?;
     fs::write(to, archive.finish()).with_context(|| to.display().to_string())
 }
 
-/// Writes one without modules: programs of the host at its root by their names, and busybox, which runs a script as
+/// Writes one with other modules, by their names: programs of the host at its root by theirs, and busybox, which runs a script as
 /// process 1.
 ///
 /// **Errors**: a file cannot be read or written.
 pub(crate) fn write_plain(
     to: &Path,
+    kernel: &Kernel,
+    module_names: &[&str],
     busybox: &Path,
     programs: &[(&str, &Path)],
     script: &str,
 ) -> Result<()> {
     let mut archive = Archive::default();
-    for directory in ["bin", "proc", "sys", "dev", "tmp"] {
+    for directory in ["bin", "modules", "proc", "sys", "dev", "tmp"] {
         archive.directory(directory);
     }
     archive.file("init", script.as_bytes());
@@ -67,6 +64,7 @@ pub(crate) fn write_plain(
         let content = fs::read(&library).with_context(|| library.display().to_string())?;
         archive.file_below_directories(&library, &content)?;
     }
+    archive.modules(kernel, module_names)?;
     fs::write(to, archive.finish()).with_context(|| to.display().to_string())
 }
 
@@ -86,12 +84,12 @@ fn files_in(said: &str) -> Vec<PathBuf> {
     words.filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
 }
 
-/// [`MODULES`] and those they need, in the order of loading.
-fn modules(kernel: &Kernel) -> Result<Vec<(String, Vec<u8>)>> {
+/// These modules and those they need, in the order of loading.
+fn modules(kernel: &Kernel, names: &[&str]) -> Result<Vec<(String, Vec<u8>)>> {
     let paths = kernel.module_paths()?;
     let paths = paths.iter().map(|path| (name_of(path), path.as_str())).collect();
     let mut ordered = Vec::new();
-    for name in MODULES {
+    for name in names {
         add_with_needs(name, &paths, &|path| kernel.module(path), &mut ordered)?;
     }
     Ok(ordered)
@@ -148,6 +146,17 @@ struct Archive {
 impl Archive {
     const DIRECTORY: u32 = 0o040_755;
     const FILE: u32 = 0o100_755;
+
+    /// The modules, and in `modules/list` their names in the order of loading.
+    fn modules(&mut self, kernel: &Kernel, names: &[&str]) -> Result<()> {
+        let mut list = String::new();
+        for (name, module) in modules(kernel, names)? {
+            self.file(&format!("modules/{name}"), &module);
+            list.push_str(&format!("{name}\n"));
+        }
+        self.file("modules/list", list.as_bytes());
+        Ok(())
+    }
 
     fn directory(&mut self, name: &str) {
         self.entry(name, Self::DIRECTORY, &[]);

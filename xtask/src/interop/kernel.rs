@@ -21,12 +21,13 @@ const NOT: [&str; 2] = ["cloud", "-rt-"];
 
 /// What we take out: the kernel, its list of modules, and the directories in which ours are. Debian 13
 /// has them below `usr`.
-const WANTED: [&str; 6] = [
+const WANTED: [&str; 7] = [
     "boot/vmlinuz-*",
     "lib/modules/*/modules.order",
     "lib/modules/*/kernel/crypto/*",
     "lib/modules/*/kernel/drivers/infiniband/*",
     "lib/modules/*/kernel/drivers/net/*net*",
+    "lib/modules/*/kernel/drivers/net/veth*",
     "lib/modules/*/kernel/net/*",
 ];
 

@@ -192,7 +192,8 @@ fn host<T: Send>(
 ) -> io::Result<T> {
     let (to_router, from_host) = channel();
     let (to_host, from_router) = channel();
-    thread::scope(|scope| {
+    // What is sent by ends with a panic, and with it what waits for it.
+    thread::scope(move |scope| {
         let host = scope.spawn(move || {
             // SAFETY: an integer; only this thread is concerned.
             done(unsafe { libc::unshare(libc::CLONE_NEWNET) }).unwrap();
