@@ -1,6 +1,7 @@
 //! Rules for the packets of all sockets.
 
 mod answer;
+mod entry;
 mod forwarded;
 mod frame;
 mod groups;
@@ -21,8 +22,8 @@ use aya::programs::{
     SchedClassifier,
 };
 use aya::{Ebpf, EbpfLoader};
-use sidestep_filter::Graph;
-use sidestep_filter::graph::Node;
+use sidestep_filter::graph::{Node, ROOM};
+use sidestep_filter::{Addition, CompileError, Graph, LaterRule, Names};
 
 use crate::bpf_call::Target;
 use crate::error::BpfError;
@@ -33,6 +34,7 @@ pub use log::{Identity, LINES_MAX, Log, LogLine, Totals};
 pub use question::is_denied;
 
 use answer::{GATE_ASKED, JUDGE_ASKED};
+use entry::{ENTRY, Entry};
 use pins::{of_map, open_map, remove_file};
 use programs::{
     FORWARDED, HITS, JUDGES_ASKED, NODES, OPEN, PAGE_NODES, STATE, STATE_SLOT, WAYS, judge_of,
@@ -178,13 +180,65 @@ impl Filter {
             let mut judges: ProgramArray<MapData> = open_map(&self.pins, judges)?;
             of_map(judges.set(slot.into(), of_kernel(judge)?, 0))?;
         }
-        for map in [NODES, HITS] {
+        for map in [NODES, HITS, ENTRY] {
             let path = self.pins.join(of_slot(map, slot));
             remove_file(&path)?;
             let pinned = set.loaded.map(map).expect("a map of ours").pin(&path);
             pinned.map_err(|error| BpfError::of_kernel("pin a BPF map", &error))?;
         }
         self.set_state(slot, rules.identity)
+    }
+
+    /// Has these rules decide as well, in place of those that came later before: from one moment on, for packets of connections
+    /// that live too, and without loading anything. `None`: there is no room for them, or the programs do not find
+    /// out what they look at; then the whole list has to be [put](Self::put).
+    ///
+    /// # Errors
+    /// A name has no meaning, or the kernel refuses: nothing is changed.
+    pub fn put_later(
+        &self,
+        later: &[LaterRule],
+        names: &impl Names,
+    ) -> Result<Option<Result<(), CompileError>>, BpfError> {
+        let mut entry = self.entry()?;
+        let added =
+            Addition::compile(later, entry.rules(), entry.roots(0), entry.free_node(), names);
+        let added = match added {
+            Ok(Some(added)) => added,
+            Ok(None) => return Ok(None),
+            Err(error) => return Ok(Some(Err(error))),
+        };
+        let is_logged = later.iter().any(|it| it.rule.is_logged);
+        if !entry.serves(&added.nodes, is_logged) {
+            return Ok(None);
+        }
+        let Some(pair) = entry.add(added.roots, added.nodes.len()) else { return Ok(None) };
+        self.write_nodes(added.at, &added.nodes)?;
+        let mut map: Array<MapData, entry::Words> = self.of_set(ENTRY)?;
+        of_map(map.set(0, entry.0, 0))?;
+        entry.put_into_force(pair);
+        of_map(map.set(0, entry.0, 0))?;
+        Ok(Some(Ok(())))
+    }
+
+    /// Writes nodes that nothing leads to yet. What stands beside them in their pages is written as it is.
+    fn write_nodes(&self, at: usize, nodes: &[Node]) -> Result<(), BpfError> {
+        debug_assert!(at + nodes.len() <= 1 + ROOM);
+        let mut pages: Array<MapData, Page> = self.of_set(NODES)?;
+        for number in at / PAGE_NODES..=(at + nodes.len() - 1) / PAGE_NODES {
+            let mut page = of_map(pages.get(&(number as u32), 0))?;
+            for (place, node) in page.iter_mut().enumerate() {
+                let place = (number * PAGE_NODES + place).checked_sub(at);
+                *node = place.and_then(|place| nodes.get(place)).copied().unwrap_or(*node);
+            }
+            of_map(pages.set(number as u32, page, 0))?;
+        }
+        Ok(())
+    }
+
+    fn entry(&self) -> Result<Entry, BpfError> {
+        let map: Array<MapData, entry::Words> = self.of_set(ENTRY)?;
+        of_map(map.get(&0, 0)).map(Entry)
     }
 
     /// Says what the control groups that rules name are in the kernel now: of the rules in force, none of whose groups has
@@ -255,6 +309,10 @@ impl Filter {
         // Behind the last one the page is empty, and no node is.
         let len = nodes.iter().rposition(|node| *node != [0; 4]).map_or(0, |last| last + 1);
         nodes.truncate(len);
+        if let Some([_, root_4, root_6, _]) = nodes.first_mut() {
+            let entry = self.entry()?;
+            [*root_4, *root_6] = entry.roots(entry.pair());
+        }
         Graph::from_nodes(nodes).map_err(|error| BpfError::Foreign {
             path: self.pins.clone(),
             reason: error.to_string(),
@@ -292,7 +350,8 @@ impl Filter {
         Ok([program(LINKS[0])?, program(LINKS[1])?])
     }
 
-    /// How often each rule of the set has decided since it is in force; the default comes last.
+    /// How often each rule of the set has decided since it is in force, by its number; behind the list's rules comes the default, and
+    /// behind it rules that came later.
     ///
     /// # Errors
     /// The kernel does not tell.
@@ -316,7 +375,7 @@ impl Filter {
     fn remove_pins(pins: &Path) -> Result<(), BpfError> {
         let maps = programs::GATE_MAPS.iter().chain(&log::MAPS).map(|map| map.name.to_owned());
         let of_sets =
-            [NODES, HITS].into_iter().flat_map(|map| [0, 1].map(|slot| of_slot(map, slot)));
+            [NODES, HITS, ENTRY].into_iter().flat_map(|map| [0, 1].map(|slot| of_slot(map, slot)));
         let of_forwarded = forwarded::links(pins)?.into_iter().chain([FORWARDED.gate.to_owned()]);
         let of_forwarded = of_forwarded.chain(groups::links(pins)?);
         let links = LINKS.map(ToOwned::to_owned).into_iter().chain(of_forwarded);
@@ -368,6 +427,10 @@ impl Set {
         let mut loaded =
             loader.load(&object).map_err(|error| BpfError::of_kernel("load BPF maps", &error))?;
         of_map(fill(&mut loaded, rules.graph))?;
+        let entry = Entry::of(rules.graph, rules.rules);
+        let mut map: Array<_, entry::Words> =
+            of_map(loaded.map_mut(ENTRY).expect("a map of ours").try_into())?;
+        of_map(map.set(0, entry.0, 0))?;
         for way in WAYS {
             let judge: &mut CgroupSkb = of_kernel(program(&mut loaded, way.judge))?;
             of_kernel(judge.load())?;

@@ -30,7 +30,7 @@ pub(crate) use subject::{Subject, canonical};
 pub(crate) use target::Target;
 
 pub(crate) use filter::{
-    FilterApplyArgs, FilterArgs, FilterCheckArgs, FilterCommand, FilterImportArgs,
+    FilterAddArgs, FilterApplyArgs, FilterArgs, FilterCheckArgs, FilterCommand, FilterImportArgs,
     FilterResolveArgs, FilterShowArgs, FilterTestArgs, FilterWatchArgs, ListArgs,
 };
 

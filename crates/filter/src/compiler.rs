@@ -27,15 +27,17 @@
 //! What an adversary can still make long is a walk: beyond [`STEPS_MAX`] steps the list is refused,
 //! with rules that no cut could part.
 
+mod addition;
 mod tree;
 
 use thiserror::Error;
 
-use crate::graph::{Graph, GraphError, MAGIC, Node, STEPS_MAX, Verdict, better_than, field};
+use crate::graph::{EMPTY, Graph, GraphError, MAGIC, Mark, Node, ROOM, STEPS_MAX, Verdict, field};
 use crate::list::RuleList;
 use crate::region::{FIELDS, Family, Range, Ranked, Region, Unknown};
 use crate::report::Report;
-use crate::rule::Names;
+use crate::rule::{Names, Rule};
+pub use addition::{Addition, LaterRule};
 use tree::{Full, LongestLeaf, Tree};
 
 /// A graph and what is to be said of it.
@@ -90,7 +92,7 @@ pub enum CompileError {
 /// Nodes for each rule, at most: 320 bytes.
 const NODES_PER_RULE: usize = 20;
 /// Nodes that every list may have besides, such as the heads of the trees.
-const NODES_BESIDES: usize = 4096;
+const NODES_BESIDES: usize = 4096 + ROOM;
 /// How many times its rules a tree has room for: what is tried in turn. More than twice makes the
 /// graph larger, and on the profiles of this crate no walk shorter by much.
 const ROOMS: [u64; 2] = [2, 1];
@@ -115,8 +117,16 @@ pub fn compile(list: &RuleList, names: &impl Names) -> Result<Compiled, CompileE
 }
 
 fn regions(list: &RuleList, family: Family, names: &impl Names) -> Result<Ranked, CompileError> {
+    regions_of(list.rules.iter().enumerate(), family, names)
+}
+
+fn regions_of<'a>(
+    rules: impl Iterator<Item = (usize, &'a Rule)>,
+    family: Family,
+    names: &impl Names,
+) -> Result<Ranked, CompileError> {
     let mut ranked = Vec::new();
-    for (rank, rule) in list.rules.iter().enumerate() {
+    for (rank, rule) in rules {
         match Region::of(rule, family, names) {
             Ok(region) => ranked.extend(region.map(|region| (rank as u32, region))),
             Err(Unknown::Interface(name)) => {
@@ -147,13 +157,17 @@ impl Attempt {
     fn new(list: &RuleList, families: &[Ranked; 2], room: u64) -> Result<Self, Full> {
         let (action, is_logged) = (list.default, list.is_default_logged);
         let default = Verdict { action, rule: None, is_logged };
+        let mut nodes = vec![[MAGIC, 0, 0, default.word()]];
+        nodes.resize(1 + ROOM, EMPTY);
+        let marks: Vec<Mark> =
+            list.rules.iter().enumerate().map(|(place, rule)| Mark::at(place, rule)).collect();
         let mut attempt = Self {
-            nodes: vec![[MAGIC, 0, 0, default.word()]],
+            nodes,
             references: vec![0; list.rules.len()],
             longest_leaf: LongestLeaf::default(),
         };
         for (root, (family, ranked)) in (1..).zip([Family::V4, Family::V6].iter().zip(families)) {
-            attempt.add(list, *family, ranked, root, room)?;
+            attempt.add(&marks, *family, ranked, root, room)?;
         }
         Ok(attempt)
     }
@@ -161,13 +175,13 @@ impl Attempt {
     /// Adds the trees of a family, and their root to the header.
     fn add(
         &mut self,
-        list: &RuleList,
+        marks: &[Mark],
         family: Family,
         ranked: &Ranked,
         root: usize,
         room: u64,
     ) -> Result<(), Full> {
-        let nodes_max = NODES_PER_RULE * list.rules.len() + NODES_BESIDES;
+        let nodes_max = NODES_PER_RULE * marks.len() + NODES_BESIDES;
         let is_open = |field: usize| ranked.iter().all(|(_, region)| region.0[field] == Range::ALL);
         let fields: Vec<usize> = (0..FIELDS).filter(|&field| !is_open(field)).collect();
         let mut groups = groups(family, ranked);
@@ -180,11 +194,11 @@ impl Attempt {
             if number == 0 {
                 self.nodes[0][root] = head as u32;
             } else {
-                self.nodes.push(better_than(ranked[group[0] as usize].0));
+                self.nodes.push(marks[ranked[group[0] as usize].0 as usize].better());
                 exits.push(head);
             }
             let mut tree = Tree {
-                list,
+                marks,
                 ranked,
                 nodes: &mut self.nodes,
                 fields: &fields,

@@ -10,14 +10,17 @@
 //!             if key[field] - low <= span, as numbers of 32 bits without a sign:
 //!             go on at the next node; otherwise at `other`
 //!
-//!   accept    16       verdict         0               other
-//!             if the verdict is better than the best so far it is that now;
+//!   accept    16       order           verdict         other
+//!             if the order is lower than the best so far it is that now, and the verdict with it;
 //!             go on at `other`
 //! ```
 //!
-//! A verdict is the place of a rule in the list, times four, and 1 more if it denies, 2 more if that is told in
-//! the log: the lowest is the first rule. The best so far is itself a word of the key ([`field::BEST`]), so a test can
-//! leave out what cannot be better.
+//! An order is higher the further down a rule stands in the list, and leaves room between two rules ([`ORDERS`]) for
+//! some that are put there later. The best so far is itself a word of the key ([`field::BEST`]), so a test can leave out what cannot be
+//! better. A verdict is the number of a rule, times four, and 1 more if it denies, 2 more if that is told in the log. The
+//! number is the rule's place in the list, and behind the number of all rules for those that came later.
+//!
+//! Behind the header a compiled graph has [`ROOM`] nodes of nothing, for rules that come later: [`crate::Addition`].
 //!
 //! `0 < i < other < len` or `other == 0`, for every node `i`: every step leads further on, so a walk
 //! ends, and the longest is known beforehand ([`Graph::steps`]). [`Graph::from_nodes`] holds what it
@@ -70,11 +73,19 @@ pub enum GraphError {
 }
 
 /// In the first word: the letters `SSF` and the version of the layout.
-pub const MAGIC: u32 = 0x5353_4603;
+pub const MAGIC: u32 = 0x5353_4604;
 /// In the first word of a node that accepts: the number behind those of fields.
 pub const ACCEPT: u32 = KEY_WORDS as u32;
 /// The verdict's part for a rule, when no rule has matched.
 pub const NO_RULE: u32 = u32::MAX >> RULE_SHIFT;
+/// Nodes behind the header for rules that come later: with it, sixteen pages.
+pub const ROOM: usize = (1 << 12) - 1;
+/// Orders from one rule to the next: one more than rules can come later.
+pub const ORDERS: u32 = 64;
+/// Steps of the longest walk through rules that come later.
+pub const ADDED_STEPS: u32 = 128;
+/// What stands where there is nothing: it accepts nothing, and leads to the end.
+pub(crate) const EMPTY: Node = [ACCEPT, u32::MAX, 0, 0];
 /// Where of a verdict the rule begins. Below it are [`DENIES`] and [`LOGS`].
 pub const RULE_SHIFT: u32 = 2;
 /// The bit of a verdict that says deny.
@@ -137,7 +148,7 @@ impl Graph {
     #[must_use]
     pub fn logs(&self) -> bool {
         let accepts = self.nodes[1..].iter().filter(|node| node[0] == ACCEPT);
-        accepts.map(|node| node[1]).chain([self.nodes[0][3]]).any(|verdict| verdict & LOGS != 0)
+        accepts.map(|node| node[2]).chain([self.nodes[0][3]]).any(|verdict| verdict & LOGS != 0)
     }
 
     /// What becomes of a packet.
@@ -153,16 +164,17 @@ impl Graph {
             Family::V6 => root_6,
         };
         key[field::BEST] = default;
-        self.walk(root, &mut key);
-        Verdict::of_word(key[field::BEST])
+        Verdict::of_word(self.walk(root, &mut key, default))
     }
 
-    fn walk(&self, root: u32, key: &mut Key) {
-        let mut at = root;
+    fn walk(&self, root: u32, key: &mut Key, default: u32) -> u32 {
+        let (mut at, mut verdict) = (root, default);
         while at != 0 {
             let [field, low, span, other] = self.nodes[at as usize];
             if field == ACCEPT {
-                key[field::BEST] = key[field::BEST].min(low);
+                if low <= key[field::BEST] {
+                    (key[field::BEST], verdict) = (low, span);
+                }
                 at = other;
             } else if key[field as usize].wrapping_sub(low) <= span {
                 at += 1;
@@ -170,23 +182,46 @@ impl Graph {
                 at = other;
             }
         }
+        verdict
     }
 }
 
-/// The test that a packet passes if a rule of this rank, or one behind it, can still be its first.
-pub(crate) fn better_than(rank: u32) -> Node {
-    let least = rank << RULE_SHIFT;
-    [field::BEST as u32, least, u32::MAX - least, 0]
+/// What a rule is where it is accepted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    order: u32,
+    verdict: u32,
 }
 
-/// The node that ends with the verdict of a rule.
-pub(crate) fn accept(rule: &Rule, rank: u32) -> Node {
-    let Rule { action, is_logged, .. } = *rule;
-    [ACCEPT, Verdict { action, rule: Some(rank as usize), is_logged }.word(), 0, 0]
+impl Mark {
+    /// That of a rule at this place of a list.
+    pub(crate) fn at(place: usize, rule: &Rule) -> Self {
+        Self::new((place as u32 + 1) * ORDERS, place, rule)
+    }
+
+    /// That of rule `number`, which came later, and is the so many'th before a place of the list, from 1.
+    pub(crate) fn before(place: usize, nth: u32, number: usize, rule: &Rule) -> Self {
+        Self::new(place as u32 * ORDERS + nth, number, rule)
+    }
+
+    fn new(order: u32, number: usize, rule: &Rule) -> Self {
+        let Rule { action, is_logged, .. } = *rule;
+        Self { order, verdict: Verdict { action, rule: Some(number), is_logged }.word() }
+    }
+
+    /// The test that a packet passes if this rule, or one behind it, can still be its first.
+    pub(crate) fn better(self) -> Node {
+        [field::BEST as u32, self.order, u32::MAX - self.order, 0]
+    }
+
+    /// The node that ends with the verdict of the rule.
+    pub(crate) fn accept(self) -> Node {
+        [ACCEPT, self.order, self.verdict, 0]
+    }
 }
 
 /// For each node the steps of the longest walk from it; of 0 there is none.
-fn longest_walks(nodes: &[Node]) -> Result<Vec<u32>, GraphError> {
+pub(crate) fn longest_walks(nodes: &[Node]) -> Result<Vec<u32>, GraphError> {
     let mut longest = vec![0; nodes.len()];
     for at in (1..nodes.len()).rev() {
         let [field, _, _, other] = nodes[at];

@@ -41,7 +41,7 @@ mod region;
 mod report;
 mod rule;
 
-pub use compiler::{CompileError, Compiled, compile};
+pub use compiler::{Addition, CompileError, Compiled, LaterRule, compile};
 pub use graph::{Graph, GraphError, Verdict};
 pub use groups::{Group, Groups};
 pub use import::{Entry, Format, Imported, import};

@@ -29,6 +29,7 @@ use std::fmt::{self, Display};
 
 use thiserror::Error;
 
+use crate::compiler::LaterRule;
 use crate::packet::Packet;
 use crate::rule::{Action, Names, Rule};
 
@@ -115,6 +116,28 @@ impl RuleList {
     #[must_use]
     pub fn line_of(&self, rule: usize) -> usize {
         self.lines.get(rule).map_or(rule + 1, |&line| line as usize)
+    }
+
+    /// This list with rules that come later, as if it had been written so, and the number that each of its rules has in
+    /// verdicts. Later rules are in no line: [`Self::line_of`] says 0.
+    #[must_use]
+    pub fn with_later(&self, later: &[LaterRule]) -> (Self, Vec<usize>) {
+        let (mut list, mut numbers) =
+            (Self { rules: Vec::new(), lines: Vec::new(), ..self.clone() }, Vec::new());
+        for place in 0..=self.rules.len() {
+            let here = (self.rules.len() + 1..).zip(later).filter(|(_, it)| it.before == place);
+            for (number, it) in here {
+                list.rules.push(it.rule.clone());
+                list.lines.push(0);
+                numbers.push(number);
+            }
+            if let Some(rule) = self.rules.get(place) {
+                list.rules.push(rule.clone());
+                list.lines.push(self.line_of(place) as u32);
+                numbers.push(place);
+            }
+        }
+        (list, numbers)
     }
 
     /// What stands behind `default` in a list.

@@ -11,10 +11,10 @@
 use sidestep_filter::graph::{DENIES, field};
 use sidestep_wire::verdict::{self, Question};
 
-use super::RuleSet;
 use super::frame::{Answers, key};
 use super::groups::store_mark;
 use super::programs::{JUDGES_ASKED, clear_key, pass_on, sock, walk};
+use super::{RuleSet, entry};
 use crate::assembler::Assembler;
 use crate::assembler::Register::{R0, R1, R2, R3, R4, R6, R7, R9, R10};
 use crate::key::{self as socket, sockopt};
@@ -79,7 +79,7 @@ pub(super) fn gate() -> Program {
 
 pub(super) fn judge(set: &RuleSet<'_>) -> Program {
     let graph = set.graph;
-    let [_, root_4, root_6, default] = graph.nodes()[0];
+    let [.., default] = graph.nodes()[0];
     let mut a = Assembler::default();
     a.mov(R6, R1);
     clear_key(&mut a, default);
@@ -94,10 +94,10 @@ pub(super) fn judge(set: &RuleSet<'_>) -> Program {
     a.label("leave");
     store_ends(&mut a, &LEAVE);
     a.label("root of ipv6");
-    a.mov_immediate(R7, root_6 as i32);
+    entry::load_root(&mut a, true);
     a.jump("walk");
     a.label("root of ipv4");
-    a.mov_immediate(R7, root_4 as i32);
+    entry::load_root(&mut a, false);
     a.label("walk");
     a.jump_if_equal(R7, 0, "judged");
     walk(&mut a, graph.steps());

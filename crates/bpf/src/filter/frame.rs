@@ -48,6 +48,9 @@ pub(super) const PLACE: i16 = KEY - 8;
 /// A header that was read: the 40 bytes of IPv6 at most.
 pub(super) const HEADER: i16 = PLACE - 40;
 
+/// The verdict of what is best so far.
+pub(super) const VERDICT: i16 = HEADER - 16;
+
 pub(super) fn key(word: usize) -> i16 {
     KEY + 4 * word as i16
 }

@@ -34,11 +34,13 @@
 //! `log` decide [`log`] tells.
 
 use sidestep_filter::NO_USER;
-use sidestep_filter::graph::{ACCEPT, DENIES, KEY_WORDS, NO_RULE, RULE_SHIFT, field};
+use sidestep_filter::graph::{
+    ACCEPT, ADDED_STEPS, DENIES, KEY_WORDS, NO_RULE, ORDERS, RULE_SHIFT, field,
+};
 
-use super::frame::{Answers, HEADER, Hook, KEY, PLACE, key, skb};
+use super::frame::{Answers, HEADER, Hook, KEY, PLACE, VERDICT, key, skb};
 use super::log;
-use super::{RuleSet, groups};
+use super::{RuleSet, entry, groups};
 use crate::assembler::Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R10};
 use crate::assembler::{Assembler, Helper};
 use crate::map::{MapDefinition, MapKind};
@@ -119,6 +121,8 @@ mod kept {
     pub(super) const WAY_LEN: i16 = 8;
     /// Beside 0 or 1, which the program returns: there is a verdict.
     pub(super) const IS_THERE: i32 = 2;
+    /// Above them: by which roots it was found.
+    pub(super) const PAIR_SHIFT: i32 = 8;
 }
 
 /// `struct bpf_sock` and `struct bpf_tcp_sock`.
@@ -159,7 +163,7 @@ const fn judges(name: &'static str) -> MapDefinition {
 }
 
 /// The maps of a set.
-pub(super) fn set_maps(set: &RuleSet<'_>) -> [MapDefinition; 3] {
+pub(super) fn set_maps(set: &RuleSet<'_>) -> [MapDefinition; 4] {
     let array = |name, value_len, entries_max| MapDefinition {
         name,
         kind: MapKind::Array,
@@ -171,7 +175,8 @@ pub(super) fn set_maps(set: &RuleSet<'_>) -> [MapDefinition; 3] {
     let pages = set.graph.nodes().len().div_ceil(PAGE_NODES) as u32;
     [
         array(NODES, (PAGE_NODES * 16) as u32, pages),
-        array(HITS, 16, set.rules as u32 + 1),
+        array(HITS, 16, set.rules as u32 + ORDERS),
+        entry::MAP,
         MapDefinition {
             name: KEPT,
             kind: MapKind::SkStorage,
@@ -270,11 +275,18 @@ fn answer_from_what_is_kept(a: &mut Assembler, way: Way) {
     a.mov_immediate(R4, 0);
     a.call(Helper::SkStorageGet);
     a.jump_if_equal(R0, 0, "judge");
-    a.load_32(R1, R0, at + kept::VERDICT);
-    a.jump_if_equal(R1, 0, "judge");
+    a.load_32(R7, R0, at + kept::VERDICT);
+    a.jump_if_equal(R7, 0, "judge");
     a.load_32(R2, R0, at + kept::INTERFACE);
     a.load_32(R3, R6, skb::IFINDEX);
     a.jump_if_different(R2, R3, "judge");
+    // Rules that came later hold for connections that live.
+    entry::load(a);
+    a.load_8(R2, R0, 0);
+    a.mov(R1, R7);
+    a.shift_right_immediate(R1, kept::PAIR_SHIFT);
+    a.jump_if_different(R1, R2, "judge");
+    a.mov(R1, R7);
     a.and_immediate(R1, 1);
     a.mov(R0, R1);
     a.exit();
@@ -304,6 +316,9 @@ fn keep(a: &mut Assembler, way: Way) {
     a.and_immediate(R1, DENIES as i32);
     a.mov_immediate(R2, kept::IS_THERE + way.hook.answers().pass);
     a.sub(R2, R1);
+    a.load_64(R1, R10, entry::PAIR);
+    a.shift_left_immediate(R1, kept::PAIR_SHIFT);
+    a.or(R2, R1);
     a.store_32(R0, at + kept::VERDICT, R2);
 }
 
@@ -311,7 +326,7 @@ fn keep(a: &mut Assembler, way: Way) {
 /// passes; what begins as IP and ends within its header does not.
 fn store_key(a: &mut Assembler, set: &RuleSet<'_>, slot: u8, way: Way) {
     let graph = set.graph;
-    let [_, root_4, root_6, default] = graph.nodes()[0];
+    let [.., default] = graph.nodes()[0];
     clear_key(a, default);
     a.store_immediate_32(R10, key(field::WAY), way.number);
     if graph.looks_at(field::INTERFACE) {
@@ -337,12 +352,12 @@ fn store_key(a: &mut Assembler, set: &RuleSet<'_>, slot: u8, way: Way) {
     a.jump_if_not_equal(R1, skb::IPV6, "pass");
     store_ipv6(a, way.hook);
     store_ports(a, way.hook, ["ports_6", "icmp_6", "root_6"]);
-    a.mov_immediate(R7, root_6 as i32);
+    entry::load_root(a, true);
     a.jump("walk");
     a.label("ipv4");
     store_ipv4(a, way.hook);
     store_ports(a, way.hook, ["ports_4", "icmp_4", "root_4"]);
-    a.mov_immediate(R7, root_4 as i32);
+    entry::load_root(a, false);
     a.label("walk");
     a.jump_if_equal(R7, 0, "judged");
 }
@@ -353,7 +368,9 @@ pub(super) fn clear_key(a: &mut Assembler, default: u32) {
     for word in (0..KEY_WORDS).step_by(2) {
         a.store_64(R10, key(word), R1);
     }
-    a.store_immediate_32(R10, key(field::BEST), default as i32);
+    for word in [key(field::BEST), VERDICT] {
+        a.store_immediate_32(R10, word, default as i32);
+    }
 }
 
 /// Reads `len` bytes at offset `R2` of the packet, from the header of IP on. If it is shorter it goes to the label.
@@ -489,7 +506,7 @@ fn store_ports(a: &mut Assembler, hook: Hook, [ports, icmp, end]: [&'static str;
 
 /// From node `R7` on: see [`sidestep_filter::graph`], whose walk this is.
 pub(super) fn walk(a: &mut Assembler, steps: u32) {
-    a.mov_immediate(R8, steps.max(1) as i32);
+    a.mov_immediate(R8, (steps + ADDED_STEPS) as i32);
     a.label("step");
     a.mov(R1, R7);
     a.shift_right_immediate(R1, PAGE_NODES.ilog2() as i32);
@@ -521,6 +538,8 @@ pub(super) fn walk(a: &mut Assembler, steps: u32) {
     a.load_32(R2, R10, key(field::BEST));
     a.jump_if_beyond(R3, R2, "other");
     a.store_32(R10, key(field::BEST), R3);
+    a.load_32(R3, R0, 8);
+    a.store_32(R10, VERDICT, R3);
     a.label("other");
     a.load_32(R7, R0, 12);
     a.jump_if_equal(R7, 0, "judged");
@@ -528,7 +547,9 @@ pub(super) fn walk(a: &mut Assembler, steps: u32) {
     a.add_immediate(R8, -1);
     a.jump_if_not_equal(R8, 0, "step");
     a.label("judged");
-    a.load_32(R7, R10, key(field::BEST));
+    a.load_32(R7, R10, VERDICT);
+    // There the log has it.
+    a.store_32(R10, key(field::BEST), R7);
 }
 
 /// Counts the rule of verdict `R7`.

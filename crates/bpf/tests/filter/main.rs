@@ -3,6 +3,7 @@
 //! The tests need privilege and say what they lacked when they skip.
 
 mod groups;
+mod later;
 mod router;
 
 use std::fs::{self, Permissions};

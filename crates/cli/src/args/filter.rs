@@ -25,6 +25,8 @@ pub(crate) enum FilterCommand {
     Check(FilterCheckArgs),
     /// Put a list into force
     Apply(FilterApplyArgs),
+    /// Put one rule more into force, at once
+    Add(FilterAddArgs),
     /// Look up again what control groups in the rules are, after a unit has started
     Resolve(FilterResolveArgs),
     /// Show what is in force
@@ -85,6 +87,27 @@ pub(crate) struct FilterApplyArgs {
     /// (eth0,eth1) [default: filter.forwarded of the configuration]
     #[arg(long, value_name = "INTERFACES", value_delimiter = ',')]
     pub(crate) forwarded: Vec<Interface>,
+
+    /// Print one JSON object instead of a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The arguments of `sidestep filter add`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = ADD_HELP)]
+pub(crate) struct FilterAddArgs {
+    /// The words of a rule, as in a list
+    #[arg(required = true, value_name = "WORD")]
+    pub(crate) rule: Vec<String>,
+
+    /// Put it before the rule in this line of the list [default: before all]
+    #[arg(long, value_name = "LINE", conflicts_with = "last")]
+    pub(crate) before: Option<usize>,
+
+    /// Put it behind all rules
+    #[arg(long)]
+    pub(crate) last: bool,
 
     /// Print one JSON object instead of a line
     #[arg(long)]
@@ -249,6 +272,17 @@ Examples:
   sidestep filter apply --confirm 30s       from a distance: who is locked out is back in 30 s
 
 Exit status: 0 if the list is in force; 1 if not; 2 if the command line is wrong.";
+
+const ADD_HELP: &str = "\
+The list in force stays, with its counts, and the rule is in force for the next packet of every
+connection. Connections in shared memory that it denies are reset. Write it into the list's file as well:
+`sidestep filter apply` puts that into force, without what was added.
+
+Examples:
+  sidestep filter add deny any 192.0.2.66 any
+  sidestep filter add --before 7 permit tcp 10.1.2.3 any:443 in
+
+Exit status: 0 if the rule is in force; 1 if not; 2 if the command line is wrong.";
 
 const RESOLVE_HELP: &str = "\
 The kernel knows control groups by number, and a unit that starts again has another. Let either the

@@ -6,8 +6,9 @@
 //! * [`moved`]: connections without packets, which are reset when they are denied.
 //! * [`control_groups`]: their names, for the log.
 //! * [`groups`]: what the control groups in rules are here.
-//! * [`apply`], [`resolve`], [`check`], [`show`], [`watch`], [`mod@test`], [`diff`], [`import`]: the commands.
+//! * [`add`], [`apply`], [`resolve`], [`check`], [`show`], [`watch`], [`mod@test`], [`diff`], [`import`]: the commands.
 
+mod add;
 mod answer;
 mod apply;
 mod check;
@@ -36,6 +37,7 @@ pub(crate) fn execute(args: &FilterArgs) -> i32 {
         FilterCommand::Check(args) => ("check", check::execute(args)),
         FilterCommand::Apply(args) => ("apply", apply::execute(args)),
         FilterCommand::Resolve(args) => ("resolve", resolve::execute(args)),
+        FilterCommand::Add(args) => ("add", add::execute(args)),
         FilterCommand::Show(args) => ("show", show::show(args)),
         FilterCommand::List(args) => ("list", show::list(args)),
         FilterCommand::Watch(args) => ("watch", watch::execute(args)),

@@ -107,6 +107,7 @@ fn of_filter() {
     check("help-filter-check.txt", &["filter", "check", "--help"]);
     check("help-filter-apply.txt", &["filter", "apply", "--help"]);
     check("help-filter-watch.txt", &["filter", "watch", "--help"]);
+    check("help-filter-add.txt", &["filter", "add", "--help"]);
     check("help-filter-resolve.txt", &["filter", "resolve", "--help"]);
     check("help-filter-import.txt", &["filter", "import", "--help"]);
     check("help-filter-test.txt", &["filter", "test", "--help"]);

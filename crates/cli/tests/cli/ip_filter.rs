@@ -22,7 +22,7 @@ fn what_is_odd_in_a_list_is_told() {
     };
     let (status, text, errors) = check(&[]);
     assert_eq!((status, errors.as_str()), (Some(0), ""));
-    assert!(text.contains(": 2 rules, default deny; 1 KB in the kernel"), "{text}");
+    assert!(text.contains(": 2 rules, default deny; 65 KB in the kernel"), "{text}");
     let odd = "line 3: deny tcp 10.1.0.0/16 any:80\n  -> never matches: \
                it contradicts line 1: permit tcp 10.0.0.0/8 any:80\n";
     assert!(text.contains(odd), "{text}");
@@ -258,6 +258,71 @@ fn programs_of_others_are_shown_and_metrics_are_told() {
     ] {
         assert!(metrics.contains(line), "no {line} in:\n{metrics}");
     }
+}
+
+#[test]
+fn a_rule_is_added_at_its_place_and_shown() {
+    let Some(host) = Host::make() else { return };
+    let text = "# mine\npermit udp any any:53 out\ndeny udp any any:53-54 out\n";
+    let file = host.place.file("rules", text);
+    let passes = || [53, 54, 55].map(|port| host.passes(port));
+    assert!(host.sidestep("add deny any any any").2.contains("no filter is in force"));
+    let cgroup = host.cgroup.path().display().to_string();
+    host.sidestep(&format!("apply {} --cgroup {cgroup}", file.display()));
+    assert_eq!(passes(), [true, false, true]);
+
+    let (status, text, errors) = host.sidestep("add --last deny udp any any:55 out");
+    assert_eq!(status, Some(0), "{errors}");
+    assert!(
+        text.starts_with("in force: deny udp any any:55 out, after ") && !text.contains("whole")
+    );
+    assert_eq!(passes(), [true, false, false]);
+    let added: Value =
+        serde_json::from_str(&host.sidestep("add --before 3 --json permit udp any any:54").1)
+            .unwrap();
+    assert_eq!(
+        (&added["compiled_whole"], &added["rule"]),
+        (&false.into(), &"permit udp any any:54".into())
+    );
+    assert_eq!(passes(), [true, true, false]);
+    let list: Value = serde_json::from_str(&host.sidestep("list --json").1).unwrap();
+    let row = |n: usize| (list[n]["line"].as_u64(), list[n]["rule"].as_str().unwrap().to_owned());
+    assert_eq!(row(0), (Some(2), "permit udp any any:53 out".to_owned()));
+    assert_eq!(row(1), (None, "permit udp any any:54".to_owned()));
+    assert_eq!(row(3), (None, "deny udp any any:55 out".to_owned()));
+    // To the port, and where it arrived there was no socket.
+    assert_eq!([&list[1]["packets"], &list[3]["packets"]], [1, 2]);
+    assert!(host.sidestep("show").1.contains("/rules, 2 added since, default permit"));
+    let test = host.sidestep("test udp 127.0.0.1:9 127.0.0.1:54 out").1;
+    assert!(test.contains("-> permit: added: permit udp any any:54\n"), "{test}");
+    assert!(test.contains("by line 3: deny udp any any:53-54 out"), "{test}");
+    let diff = host.sidestep(&format!("diff {}", file.display())).1;
+    assert_eq!(diff, "- added: permit udp any any:54\n- added: deny udp any any:55 out\n");
+
+    // What the programs do not find out makes the list anew, and is at its place as well.
+    let (status, text, errors) = host.sidestep("add deny udp any any:53 out user root");
+    assert_eq!(status, Some(0), "{errors}");
+    assert!(text.contains("the whole list was compiled with it"), "{text}");
+    assert_eq!(passes(), [false, true, false]);
+    let list = host.sidestep("list").1;
+    assert!(
+        list.contains("deny udp any any:53 out user root") && !list.contains("added"),
+        "{list}"
+    );
+
+    for (words, error) in [
+        ("deny udp any any:x", "`deny udp any any:x`: 1:18: `x` is no port"),
+        ("default deny", "`default deny`: a rule is meant"),
+        ("--before 1 deny any any any", "line 1 of the list has no rule"),
+        ("deny any any any on nowhere0", "there is no interface nowhere0 here"),
+    ] {
+        let (status, _, errors) = host.sidestep(&format!("add {words}"));
+        assert!(status == Some(1) && errors.contains(error), "{words}: {errors}");
+    }
+    assert_eq!(passes(), [false, true, false], "a mistake changes nothing");
+    host.sidestep(&format!("apply {}", file.display()));
+    assert_eq!(passes(), [true, false, true], "the file is what it was");
+    assert_eq!(host.sidestep("remove").0, Some(0));
 }
 
 /// The units are directories below the group of the test, in slices as systemd has them.

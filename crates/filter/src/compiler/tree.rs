@@ -1,12 +1,12 @@
 //! One tree of the graph.
 
-use crate::graph::{Node, accept, better_than};
-use crate::list::RuleList;
+use crate::graph::{Mark, Node};
 use crate::region::{Range, Ranked, Region};
 
 /// Where a tree is put, and what it is made of.
 pub(super) struct Tree<'a> {
-    pub(super) list: &'a RuleList,
+    /// By the place of a rule, what it is where it is accepted.
+    pub(super) marks: &'a [Mark],
     pub(super) ranked: &'a Ranked,
     /// All nodes so far; those of the tree are added.
     pub(super) nodes: &'a mut Vec<Node>,
@@ -153,7 +153,7 @@ impl Tree<'_> {
         for exit in self.exits.drain(exits_before..) {
             self.nodes[exit][3] = head;
         }
-        let head = self.add(better_than(self.ranked[crossing[0] as usize].0))?;
+        let head = self.add(self.mark(crossing[0]).better())?;
         self.exits.push(head);
         self.part(crossing, *bounds, rooms[2], depth + 1)
     }
@@ -175,12 +175,16 @@ impl Tree<'_> {
             for (field, range) in tests(region, bounds) {
                 self.add([field as u32, range.low, range.span(), 0])?;
             }
-            let accepted = self.add(accept(&self.list.rules[*rank as usize], *rank))?;
+            let accepted = self.add(self.marks[*rank as usize].accept())?;
             self.exits.push(accepted);
             fails = first..accepted;
         }
         self.exits.extend(fails);
         Ok(())
+    }
+
+    fn mark(&self, rule: u32) -> Mark {
+        self.marks[self.ranked[rule as usize].0 as usize]
     }
 
     fn add(&mut self, node: Node) -> Result<usize, Full> {

@@ -51,6 +51,10 @@ pub(super) enum FilterError {
     Import { path: String, reason: String },
     #[error("what was left out is a comment in the list: {0} of it")]
     LeftOut(usize),
+    #[error("`{0}`: {1}")]
+    Rule(String, String),
+    #[error("line {0} of the list has no rule: `sidestep filter list` tells the lines")]
+    NoLine(usize),
     #[error("not confirmed, so it is as it was before: {0}")]
     NotConfirmed(&'static str),
 }
@@ -70,9 +74,12 @@ pub(super) fn say_json(value: &serde_json::Value) -> Result<(), FilterError> {
     output::print_json(&(text + "\n")).map(drop).map_err(FilterError::Output)
 }
 
-/// `line 7: deny tcp any any`
+/// `line 7: deny tcp any any`, or `added: deny tcp any any`
 pub(super) fn named(list: &RuleList, rule: usize) -> String {
-    format!("line {}: {}", list.line_of(rule), list.rules[rule])
+    match list.line_of(rule) {
+        0 => format!("added: {}", list.rules[rule]),
+        line => format!("line {line}: {}", list.rules[rule]),
+    }
 }
 
 /// `1 rule`, `2 rules`

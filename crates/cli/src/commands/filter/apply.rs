@@ -41,6 +41,7 @@ pub(super) fn execute(args: &FilterApplyArgs) -> Result<(), FilterError> {
         cgroup,
         forwarded,
         units: machine.groups().units().clone(),
+        later: Vec::new(),
         applied_s: Timestamp::now().as_second(),
         rules: source.list.rules.len(),
     };
@@ -73,7 +74,7 @@ pub(super) fn execute(args: &FilterApplyArgs) -> Result<(), FilterError> {
     }
     let change = before.map_or_else(
         || "no filter was before".to_owned(),
-        |before| in_short(&before.list, &source.list),
+        |before| in_short(&before.rules().0, &source.list),
     );
     let rules = counted(&source.list.rules);
     let forwarded = match about.forwarded.join(", ") {
@@ -129,13 +130,18 @@ pub(super) fn put_again(
     machine: &Machine,
     numbers: &GroupNumbers,
 ) -> Result<(), FilterError> {
-    let InForce { filter, identity, list, about } = in_force;
+    let InForce { filter, identity, list, later, about } = in_force;
     let graph = compile(list, machine).map_err(|error| FilterError::List(error.to_string()))?.graph;
     about.units = machine.groups().units().clone();
     about.write(*identity)?;
     let set =
         RuleSet { graph: &graph, rules: list.rules.len(), identity: *identity, groups: numbers };
-    Ok(filter.put(&set)?)
+    filter.put(&set)?;
+    match filter.put_later(later, machine)? {
+        Some(Err(error)) => Err(FilterError::List(error.to_string())),
+        // What had room has it again.
+        _ => Ok(()),
+    }
 }
 
 fn take_back(before: Option<InForce>) -> Result<(), FilterError> {

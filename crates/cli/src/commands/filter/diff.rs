@@ -15,7 +15,7 @@ use crate::args::FilterCheckArgs;
 
 pub(super) fn execute(args: &FilterCheckArgs) -> Result<(), FilterError> {
     let source = Source::named(&args.list)?;
-    let InForce { list, .. } = InForce::find()?.ok_or(FilterError::None)?;
+    let (list, _) = InForce::find()?.ok_or(FilterError::None)?.rules();
     let difference = Difference::between(&list, &source.list);
     if args.json {
         return say_json(&difference.to_json());
@@ -59,7 +59,10 @@ impl Difference {
         let lines = [('-', &self.gone), ('+', &self.new)];
         for (sign, rules) in lines {
             for (line, rule) in rules {
-                text += &format!("{sign} line {line}: {rule}\n");
+                text += &match line {
+                    0 => format!("{sign} added: {rule}\n"),
+                    line => format!("{sign} line {line}: {rule}\n"),
+                };
             }
         }
         if let Some((old, new)) = &self.default {

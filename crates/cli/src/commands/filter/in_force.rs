@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use sidestep_bpf::{Filter, Identity, Totals};
-use sidestep_filter::{Action, Groups, Packet, RuleList, Way};
+use sidestep_filter::{Action, Groups, LaterRule, Packet, RuleList, Way};
 
-use super::answer::{FilterError, counted};
+use super::answer::{FilterError, counted, named};
 use super::source::{Machine, identity};
 
 /// Where the filter is pinned.
@@ -29,7 +29,10 @@ pub(super) const STATE: &str = "/run/sidestep/filter";
 pub(super) struct InForce {
     pub(super) filter: Filter,
     pub(super) identity: Identity,
+    /// As it was applied.
     pub(super) list: RuleList,
+    /// Rules that were added since.
+    pub(super) later: Vec<LaterRule>,
     pub(super) about: About,
 }
 
@@ -46,6 +49,9 @@ pub(in crate::commands) struct About {
     /// Where the units were that rules name, as control groups.
     #[serde(default)]
     pub(in crate::commands) units: BTreeMap<String, PathBuf>,
+    /// Rules that were added since: before which rule of the list, and each as a line.
+    #[serde(default)]
+    pub(in crate::commands) later: Vec<(usize, String)>,
     /// When it was put into force, in seconds since 1970.
     pub(in crate::commands) applied_s: i64,
     /// How many rules it has.
@@ -77,12 +83,20 @@ impl InForce {
         let about = About::read(identity)?;
         let list = RuleList::parse(&text)
             .map_err(|errors| foreign(identity, "rules", errors[0].to_string()))?;
-        Ok(Some(Self { filter, identity, list, about }))
+        let later = about
+            .later_rules()
+            .ok_or_else(|| foreign(identity, "json", "rules that were added".to_owned()))?;
+        Ok(Some(Self { filter, identity, list, later, about }))
     }
 
     /// The control groups of its rules, as its graph has their numbers.
     pub(super) fn groups(&self) -> Groups {
         self.about.groups(&self.list)
+    }
+
+    /// All its rules in their order, and the number that the kernel has for each.
+    pub(super) fn rules(&self) -> (RuleList, Vec<usize>) {
+        self.list.with_later(&self.later)
     }
 
     /// Whether another list is in force, or none.
@@ -104,11 +118,20 @@ impl About {
         write(&path_of(identity, "json"), &text)
     }
 
+    /// `None`: one is no rule of this version.
+    pub(super) fn later_rules(&self) -> Option<Vec<LaterRule>> {
+        let rule = |(before, line): &(usize, String)| {
+            let rule = RuleList::parse(line).ok()?.rules.into_iter().next()?;
+            Some(LaterRule { before: *before, rule })
+        };
+        self.later.iter().map(rule).collect()
+    }
+
     pub(super) fn groups(&self, list: &RuleList) -> Groups {
         Groups::of(list, |unit| self.units.get(unit).cloned().unwrap_or_else(|| unit.into()))
     }
 
-    fn read(identity: Identity) -> Result<Self, FilterError> {
+    pub(super) fn read(identity: Identity) -> Result<Self, FilterError> {
         serde_json::from_str(&read(&path_of(identity, "json"))?)
             .map_err(|error| foreign(identity, "json", error.to_string()))
     }
@@ -139,10 +162,10 @@ pub(in crate::commands) fn denial(
 ) -> Result<Option<String>, String> {
     /// Its index, in every network namespace.
     const LOOPBACK: u32 = 1;
-    let Some(InForce { list, about, .. }) = InForce::find().map_err(|error| error.to_string())?
-    else {
+    let Some(in_force) = InForce::find().map_err(|error| error.to_string())? else {
         return Ok(None);
     };
+    let (list, about) = (in_force.rules().0, &in_force.about);
     let (machine, file) = (Machine::with(about.groups(&list)), about.file.display());
     let group = machine.groups().number(cgroup);
     let denies = |(way, from, to)| {
@@ -151,6 +174,7 @@ pub(in crate::commands) fn denial(
         let rule = list.first_match(&packet, &machine);
         let action = rule.map_or(list.default, |rule| list.rules[rule].action);
         (action == Action::Deny).then(|| match rule {
+            Some(rule) if list.line_of(rule) == 0 => named(&list, rule),
             Some(rule) => format!("{file}:{}: {}", list.line_of(rule), list.rules[rule]),
             None => format!("{file}: default {}", list.default_words()),
         })
@@ -228,6 +252,18 @@ fn lock_named(name: &str, busy: impl Fn(&Path) -> FilterError) -> Result<File, F
     }
 }
 
+/// A rule that was added to a list, in words.
+pub(super) fn later_line(identity: Identity, number: usize) -> String {
+    let about = About::read(identity).ok();
+    let line = about.and_then(|about| about.later.into_iter().nth(number));
+    line.map_or_else(|| "a rule that was added".to_owned(), |(_, rule)| format!("added: {rule}"))
+}
+
+/// The text of the list of this name.
+pub(super) fn text_of(identity: Identity) -> Result<String, FilterError> {
+    read(&path_of(identity, "rules"))
+}
+
 /// The list of this name, if it is kept still.
 pub(super) fn list_of(identity: Identity) -> Option<RuleList> {
     RuleList::parse(&read(&path_of(identity, "rules")).ok()?).ok()
@@ -236,8 +272,8 @@ pub(super) fn list_of(identity: Identity) -> Option<RuleList> {
 /// In a line, for `sidestep doctor`; `None`: no filter is in force.
 pub(in crate::commands) fn summary() -> Result<Option<String>, String> {
     let in_force = InForce::find().map_err(|error| error.to_string())?;
-    Ok(in_force.map(|InForce { list, about, .. }| {
-        let rules = counted(&list.rules);
+    Ok(in_force.map(|in_force| {
+        let (rules, about) = (counted(&in_force.rules().0.rules), in_force.about);
         format!("{rules} of {} for {}", about.file.display(), about.cgroup.display())
     }))
 }

@@ -22,7 +22,11 @@ pub(super) fn show(args: &FilterShowArgs) -> Result<(), FilterError> {
             say("no filter is in force: every packet passes\n")
         };
     };
-    let InForce { filter, identity, list, about, .. } = in_force;
+    let InForce { filter, identity, list, later, about } = in_force;
+    let added = match later.len() {
+        0 => String::new(),
+        count => format!(", {count} added since"),
+    };
     let graph = filter.graph()?;
     let (file, cgroup) = (about.file.display(), about.cgroup.display());
     let applied = Timestamp::from_second(about.applied_s).unwrap_or_default();
@@ -37,6 +41,7 @@ pub(super) fn show(args: &FilterShowArgs) -> Result<(), FilterError> {
             "applied": applied.to_string(),
             "name": name_of(identity),
             "rules": list.rules.len(),
+            "added": later.len(),
             "default": list.default.to_string(),
             "bytes": size_of_val(graph.nodes()),
             "steps": graph.steps(),
@@ -51,7 +56,7 @@ pub(super) fn show(args: &FilterShowArgs) -> Result<(), FilterError> {
         }));
     }
     say(&format!(
-        "{} of {file}, default {}, in force since {applied} for {cgroup}\n\
+        "{} of {file}{added}, default {}, in force since {applied} for {cgroup}\n\
          {} KB in the kernel, up to {} steps for a packet; name {}\n\
          searched for {} packets that passed, {} that were denied; {} lines of the log lost\n{}{}",
         counted(&list.rules),
@@ -145,29 +150,37 @@ impl Others {
 }
 
 pub(super) fn list(args: &FilterShowArgs) -> Result<(), FilterError> {
-    let InForce { filter, list, .. } = InForce::find()?.ok_or(FilterError::None)?;
-    let hits = filter.hits()?;
+    let in_force = InForce::find()?.ok_or(FilterError::None)?;
+    let hits = in_force.filter.hits()?;
+    let (list, numbers) = in_force.rules();
+    let default = in_force.list.rules.len();
+    let hits = numbers.into_iter().chain([default]).map(|number| hits[number]);
     let now_ns = monotonic_ns();
     let last_s =
         |hits: &Hits| (hits.last_ns > 0).then(|| now_ns.saturating_sub(hits.last_ns) as f64 / 1e9);
     let rules = list.rules.iter().map(ToString::to_string);
-    let rows = rules.chain([format!("default {}", list.default_words())]).zip(&hits).enumerate();
-    let line = |rule: usize| (rule < list.rules.len()).then(|| list.line_of(rule));
+    let rows = rules.chain([format!("default {}", list.default_words())]).zip(hits).enumerate();
+    let line = |rule: usize| {
+        (rule < list.rules.len()).then(|| list.line_of(rule)).filter(|&line| line > 0)
+    };
     if args.json {
         let rows = rows.map(|(number, (rule, hits))| {
             json!({
                 "line": line(number),
                 "rule": rule,
                 "packets": hits.count,
-                "last_seconds_ago": last_s(hits),
+                "last_seconds_ago": last_s(&hits),
             })
         });
         return say_json(&rows.collect());
     }
     let mut text = format!("{:>6} {:>12} {:>12}  RULE\n", "LINE", "PACKETS", "LAST");
     for (number, (rule, hits)) in rows {
-        let line = line(number).map_or_else(String::new, |line| line.to_string());
-        let last = last_s(hits).map_or_else(|| "never".to_owned(), ago);
+        let line = match line(number) {
+            None if number < list.rules.len() => "added".to_owned(),
+            line => line.map_or_else(String::new, |line| line.to_string()),
+        };
+        let last = last_s(&hits).map_or_else(|| "never".to_owned(), ago);
         text += &format!("{line:>6} {:>12} {last:>12}  {rule}\n", hits.count);
     }
     say(&text)

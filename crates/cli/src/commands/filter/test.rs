@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use serde_json::json;
 use sidestep_bpf::Cgroup;
 use sidestep_filter::{
-    Action, Endpoint, Graph, Group, Icmp, NO_USER, Name, Names, Packet, Protocol, RuleList, User,
-    Verdict, Way,
+    Action, Endpoint, Group, Icmp, NO_USER, Name, Names, Packet, Protocol, RuleList, User, Verdict,
+    Way,
 };
 
 use super::answer::{FilterError, named, say, say_json};
@@ -16,20 +16,22 @@ use super::source::{Machine, Source};
 use crate::args::FilterTestArgs;
 
 pub(super) fn execute(args: &FilterTestArgs) -> Result<(), FilterError> {
-    let (graph, list, machine) = match &args.file {
+    let (graph, (list, numbers), machine) = match &args.file {
         Some(path) => {
             let source = Source::read(path)?;
             let machine = Machine::here(&source.list)?;
-            (source.compile(&machine)?.graph, source.list, machine)
+            (source.compile(&machine)?.graph, source.list.with_later(&[]), machine)
         }
         None => {
-            let InForce { filter, list, about, .. } = InForce::find()?.ok_or(FilterError::None)?;
-            let machine = Machine::with(about.groups(&list));
-            (filter.graph()?, list, machine)
+            let in_force = InForce::find()?.ok_or(FilterError::None)?;
+            let machine = Machine::with(in_force.groups());
+            (in_force.filter.graph()?, in_force.rules(), machine)
         }
     };
     let packet = packet(args, &machine).map_err(FilterError::Packet)?;
-    let answer = Answer::of(&packet, &graph, &list, &machine);
+    let Verdict { action, rule, .. } = graph.lookup(&packet);
+    let rule = rule.and_then(|rule| numbers.iter().position(|&number| number == rule));
+    let answer = Answer::of(&packet, action, rule, &list, &machine);
     if args.json { say_json(&answer.to_json(&packet)) } else { say(&answer.to_text(&packet)) }
 }
 
@@ -44,15 +46,20 @@ struct Answer {
 }
 
 impl Answer {
-    fn of(packet: &Packet, graph: &Graph, list: &RuleList, machine: &Machine) -> Self {
-        let Verdict { action, rule, .. } = graph.lookup(packet);
+    fn of(
+        packet: &Packet,
+        action: Action,
+        rule: Option<usize>,
+        list: &RuleList,
+        machine: &Machine,
+    ) -> Self {
         let behind = rule.map_or(list.rules.len(), |rule| rule + 1);
         let hides = (behind..list.rules.len())
             .find(|&it| list.rules[it].action != action && list.rules[it].matches(packet, machine));
         Self {
             action,
             by: rule.map(|rule| named(list, rule)),
-            line: rule.map(|rule| list.line_of(rule)),
+            line: rule.map(|rule| list.line_of(rule)).filter(|&line| line > 0),
             hides: hides.map(|it| named(list, it)),
         }
     }

@@ -109,6 +109,9 @@ impl Reader {
         let rule = match (list, line.verdict.rule) {
             (_, None) => "no rule matches, so the default decides".to_owned(),
             (Some(list), Some(rule)) if rule < list.rules.len() => named(list, rule),
+            (Some(list), Some(rule)) if rule > list.rules.len() => {
+                in_force::later_line(identity, rule - list.rules.len() - 1)
+            }
             (_, Some(rule)) => {
                 format!("rule {} of the list {}, which has gone", rule + 1, name_of(identity))
             }
