@@ -9,6 +9,8 @@ mod log;
 mod pins;
 mod programs;
 mod question;
+mod rule_set;
+mod state;
 
 use std::fs::{self, File};
 use std::io;
@@ -32,13 +34,13 @@ use crate::{bpf_call, object_file};
 pub use groups::{GroupNumbers, NumberedGroup};
 pub use log::{Identity, LINES_MAX, Log, LogLine, Totals};
 pub use question::is_denied;
+pub use rule_set::RuleSet;
 
 use answer::{GATE_ASKED, JUDGE_ASKED};
 use entry::{ENTRY, Entry};
-use pins::{of_map, open_map, remove_file};
-use programs::{
-    FORWARDED, HITS, JUDGES_ASKED, NODES, OPEN, PAGE_NODES, STATE, STATE_SLOT, WAYS, judge_of,
-};
+use pins::{of_kernel, of_map, open_map, remove_file};
+use programs::{FORWARDED, HITS, JUDGES_ASKED, NODES, PAGE_NODES, WAYS, judge_of};
+use state::{OPEN, STATE, STATE_SLOT};
 
 /// The filter of a cgroup and those below: its programs see each packet that a socket of theirs sends
 /// or receives, in every network namespace, and let it pass or drop it.
@@ -53,19 +55,6 @@ use programs::{
 pub struct Filter {
     /// A directory in a BPF file system.
     pins: PathBuf,
-}
-
-/// What is put into force.
-#[derive(Clone, Copy, Debug)]
-pub struct RuleSet<'a> {
-    /// The rules, compiled.
-    pub graph: &'a Graph,
-    /// How many they are.
-    pub rules: usize,
-    /// What the list is called.
-    pub identity: Identity,
-    /// The control groups that the rules name.
-    pub groups: &'a GroupNumbers,
 }
 
 /// How often a rule has decided.
@@ -491,10 +480,6 @@ fn fill(set: &mut Ebpf, graph: &Graph) -> Result<(), MapError> {
 
 fn of_slot(map: &str, slot: u8) -> String {
     format!("{map}_{slot}")
-}
-
-fn of_kernel<T>(result: Result<T, ProgramError>) -> Result<T, BpfError> {
-    result.map_err(|error| BpfError::of_kernel("load a BPF program", &error))
 }
 
 /// The directory, if it can be in a BPF file system.

@@ -24,20 +24,19 @@
 //! node to accept, and two for a split. Without addresses it is in both families, and has 7 tests.
 //! So it is at most `15 + 1 + 2` nodes in one family, or `2 * (7 + 1 + 2)` in both.
 //!
-//! What an adversary can still make long is a walk: beyond [`STEPS_MAX`] steps the list is refused,
+//! What an adversary can still make long is a walk: beyond [`STEPS_MAX`](crate::graph::STEPS_MAX) steps the list is refused,
 //! with rules that no cut could part.
 
 mod addition;
 mod tree;
 
-use thiserror::Error;
-
-use crate::graph::{EMPTY, Graph, GraphError, MAGIC, Mark, Node, ROOM, STEPS_MAX, Verdict, field};
+use crate::compile_error::CompileError;
+use crate::graph::{EMPTY, Graph, GraphError, MAGIC, Mark, Node, ROOM, Verdict, field};
 use crate::list::RuleList;
-use crate::region::{FIELDS, Family, Range, Ranked, Region, Unknown};
+use crate::region::{FIELDS, Family, Range, Ranked, regions_of};
 use crate::report::Report;
-use crate::rule::{Names, Rule};
-pub use addition::{Addition, LaterRule};
+use crate::rule::Names;
+pub use addition::Addition;
 use tree::{Full, LongestLeaf, Tree};
 
 /// A graph and what is to be said of it.
@@ -47,46 +46,6 @@ pub struct Compiled {
     pub graph: Graph,
     /// What an operator should know.
     pub report: Report,
-}
-
-/// Why a list has no graph. Rules are told by their place in the list, from 0.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum CompileError {
-    /// An interface that this machine does not have.
-    #[error("there is no interface {name} here: make it before the rules, or leave the rule out")]
-    UnknownInterface {
-        /// The first rule with it.
-        rule: usize,
-        /// Its name.
-        name: String,
-    },
-    /// A user that this machine does not know.
-    #[error("there is no user {name} here: use a number, or leave the rule out")]
-    UnknownUser {
-        /// The first rule with it.
-        rule: usize,
-        /// Its name.
-        name: String,
-    },
-    /// A control group that has no number.
-    #[error("there are no control groups here to find {group} in: leave the rule out")]
-    UnknownGroup {
-        /// The first rule with it.
-        rule: usize,
-        /// As the rule has it.
-        group: String,
-    },
-    /// Rules overlap so much that some packets would have to be compared with too many.
-    #[error(
-        "the rules overlap in so many ways that a packet could need {steps} steps, and up to \
-         {STEPS_MAX} are possible: make the rules that are named narrower"
-    )]
-    Steps {
-        /// How many.
-        steps: u32,
-        /// The first of those that no cut could part.
-        rules: Vec<usize>,
-    },
 }
 
 /// Nodes for each rule, at most: 320 bytes.
@@ -117,32 +76,7 @@ pub fn compile(list: &RuleList, names: &impl Names) -> Result<Compiled, CompileE
 }
 
 fn regions(list: &RuleList, family: Family, names: &impl Names) -> Result<Ranked, CompileError> {
-    regions_of(list.rules.iter().enumerate(), family, names)
-}
-
-fn regions_of<'a>(
-    rules: impl Iterator<Item = (usize, &'a Rule)>,
-    family: Family,
-    names: &impl Names,
-) -> Result<Ranked, CompileError> {
-    let mut ranked = Vec::new();
-    for (rank, rule) in rules {
-        match Region::of(rule, family, names) {
-            Ok(region) => ranked.extend(region.map(|region| (rank as u32, region))),
-            Err(Unknown::Interface(name)) => {
-                let name = name.as_str().to_owned();
-                return Err(CompileError::UnknownInterface { rule: rank, name });
-            }
-            Err(Unknown::User(name)) => {
-                let name = name.as_str().to_owned();
-                return Err(CompileError::UnknownUser { rule: rank, name });
-            }
-            Err(Unknown::Group(group)) => {
-                return Err(CompileError::UnknownGroup { rule: rank, group: group.to_string() });
-            }
-        }
-    }
-    Ok(ranked)
+    Ok(regions_of(list.rules.iter().enumerate(), family, names)?)
 }
 
 /// What came of the trees with some room.

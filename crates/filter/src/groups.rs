@@ -11,21 +11,11 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Display};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use crate::list::RuleList;
-use crate::rule::Name;
-
-/// Programs of this host, by the control group that their sockets belong to.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Group {
-    /// The group of this path below the root of control groups, and those in it: `/system.slice/nginx.service`.
-    Path(Name),
-    /// That of a unit of systemd.
-    Unit(Name),
-}
+use crate::rule::Group;
 
 /// The groups that a list names, and their numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,39 +24,6 @@ pub struct Groups {
     paths: Vec<PathBuf>,
     /// Where the units are.
     units: BTreeMap<String, PathBuf>,
-}
-
-/// The kinds of units whose processes have a control group.
-const UNIT_KINDS: [&str; 5] = [".service", ".scope", ".slice", ".socket", ".mount"];
-
-impl Group {
-    /// A path. `None`: it is none.
-    #[must_use]
-    pub fn path(text: &str) -> Option<Self> {
-        let is_part = |part: &str| !matches!(part, "" | "." | "..");
-        let is_path = text == "/" || text.strip_prefix('/')?.split('/').all(is_part);
-        is_path.then(|| Name::new(text).map(Self::Path))?
-    }
-
-    /// A unit. `None`: what it is called is no unit with processes.
-    #[must_use]
-    pub fn unit(text: &str) -> Option<Self> {
-        let is_unit = !text.contains('/')
-            && UNIT_KINDS
-                .iter()
-                .any(|kind| text.strip_suffix(kind).is_some_and(|it| !it.is_empty()));
-        is_unit.then(|| Name::new(text).map(Self::Unit))?
-    }
-}
-
-/// As the conditions of a rule have it.
-impl Display for Group {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Path(path) => write!(f, "cgroup {}", path.as_str()),
-            Self::Unit(unit) => write!(f, "unit {}", unit.as_str()),
-        }
-    }
 }
 
 impl Groups {

@@ -28,6 +28,7 @@
 
 #![forbid(unsafe_code)]
 
+mod compile_error;
 mod compiler;
 pub mod graph;
 mod groups;
@@ -41,12 +42,13 @@ mod region;
 mod report;
 mod rule;
 
-pub use compiler::{Addition, CompileError, Compiled, LaterRule, compile};
+pub use compile_error::CompileError;
+pub use compiler::{Addition, Compiled, compile};
 pub use graph::{Graph, GraphError, Verdict};
-pub use groups::{Group, Groups};
+pub use groups::Groups;
 pub use import::{Entry, Format, Imported, import};
 pub use list::{ListError, RULES_MAX, RuleList};
 pub use packet::{NO_USER, Packet, Way};
 pub use protocol::{Icmp, Protocol};
 pub use report::{Costly, Report, Unreached};
-pub use rule::{Action, Direction, Endpoint, Name, Names, Ports, Rule, User};
+pub use rule::{Action, Direction, Endpoint, Group, LaterRule, Name, Names, Ports, Rule, User};

@@ -29,9 +29,8 @@ use std::fmt::{self, Display};
 
 use thiserror::Error;
 
-use crate::compiler::LaterRule;
 use crate::packet::Packet;
-use crate::rule::{Action, Names, Rule};
+use crate::rule::{Action, LaterRule, Names, Rule};
 
 /// Rules in their order; the first that matches decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

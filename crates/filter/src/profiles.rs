@@ -11,11 +11,10 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::groups::Group;
 use crate::list::RuleList;
 use crate::packet::{NO_USER, Packet, Way};
 use crate::protocol::{Icmp, Protocol, number_has_ports};
-use crate::rule::{Action, Direction, Endpoint, Ports, Rule, User};
+use crate::rule::{Action, Direction, Endpoint, Group, Ports, Rule, User};
 
 /// What a list is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

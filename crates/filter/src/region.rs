@@ -9,10 +9,9 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::groups::Group;
 use crate::packet::{Packet, Way};
 use crate::protocol::Protocol;
-use crate::rule::{Direction, Endpoint, Name, Names, Rule, User};
+use crate::rule::{Direction, Endpoint, Group, Name, Names, Rule, User};
 
 /// The words that a packet is to the graph, those without a meaning 0.
 pub type Key = [u32; KEY_WORDS];
@@ -148,6 +147,23 @@ impl Region {
     pub(crate) fn covers(&self, other: &Self) -> bool {
         self.0.iter().zip(&other.0).all(|(one, other)| one.covers(*other))
     }
+}
+
+/// Those of some rules in a family, which have places in a list.
+///
+/// # Errors
+/// A name in the rule at this place has no meaning.
+pub(crate) fn regions_of<'a>(
+    rules: impl Iterator<Item = (usize, &'a Rule)>,
+    family: Family,
+    names: &impl Names,
+) -> Result<Ranked, (usize, Unknown)> {
+    let mut ranked = Vec::new();
+    for (rank, rule) in rules {
+        let region = Region::of(rule, family, names).map_err(|unknown| (rank, unknown))?;
+        ranked.extend(region.map(|region| (rank as u32, region)));
+    }
+    Ok(ranked)
 }
 
 fn user_id(user: &User, names: &impl Names) -> Result<u32, Unknown> {

@@ -5,7 +5,6 @@ use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 
-use crate::groups::Group;
 use crate::packet::{Packet, Way};
 use crate::protocol::Protocol;
 
@@ -87,6 +86,27 @@ pub enum User {
     Id(u32),
     /// By name.
     Name(Name),
+}
+
+/// Programs of this host, by the control group that their sockets belong to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Group {
+    /// The group of this path below the root of control groups, and those in it: `/system.slice/nginx.service`.
+    Path(Name),
+    /// That of a unit of systemd.
+    Unit(Name),
+}
+
+/// The kinds of units whose processes have a control group.
+const UNIT_KINDS: [&str; 5] = [".service", ".scope", ".slice", ".socket", ".mount"];
+
+/// A rule that comes later than its list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaterRule {
+    /// It stands before the rule at this place of the list, behind those that have come there earlier.
+    pub before: usize,
+    /// The rule.
+    pub rule: Rule,
 }
 
 /// What names mean on the machine where the rules hold.
@@ -194,6 +214,36 @@ impl User {
         match self {
             Self::Id(id) => Some(*id),
             Self::Name(name) => names.user(name.as_str()),
+        }
+    }
+}
+
+impl Group {
+    /// A path. `None`: it is none.
+    #[must_use]
+    pub fn path(text: &str) -> Option<Self> {
+        let is_part = |part: &str| !matches!(part, "" | "." | "..");
+        let is_path = text == "/" || text.strip_prefix('/')?.split('/').all(is_part);
+        is_path.then(|| Name::new(text).map(Self::Path))?
+    }
+
+    /// A unit. `None`: what it is called is no unit with processes.
+    #[must_use]
+    pub fn unit(text: &str) -> Option<Self> {
+        let is_unit = !text.contains('/')
+            && UNIT_KINDS
+                .iter()
+                .any(|kind| text.strip_suffix(kind).is_some_and(|it| !it.is_empty()));
+        is_unit.then(|| Name::new(text).map(Self::Unit))?
+    }
+}
+
+/// As the conditions of a rule have it.
+impl Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => write!(f, "cgroup {}", path.as_str()),
+            Self::Unit(unit) => write!(f, "unit {}", unit.as_str()),
         }
     }
 }

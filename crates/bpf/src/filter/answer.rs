@@ -11,10 +11,11 @@
 use sidestep_filter::graph::{DENIES, field};
 use sidestep_wire::verdict::{self, Question};
 
+use super::entry;
 use super::frame::{Answers, key};
 use super::groups::store_mark;
 use super::programs::{JUDGES_ASKED, clear_key, pass_on, sock, walk};
-use super::{RuleSet, entry};
+use super::rule_set::RuleSet;
 use crate::assembler::Assembler;
 use crate::assembler::Register::{R0, R1, R2, R3, R4, R6, R7, R9, R10};
 use crate::key::{self as socket, sockopt};

@@ -30,9 +30,8 @@ use sidestep_filter::graph::field;
 use sidestep_wire::verdict::{self, Question};
 
 use super::frame::{HEADER, key};
-use super::of_kernel;
-use super::pins::{of_map, open_map, remove_file};
-use super::programs::{GATE_MAPS, OPEN, STATE, STATE_SLOT};
+use super::pins::{of_kernel, of_map, open_map, remove_file};
+use super::state::{self, OPEN, STATE, STATE_SLOT};
 use crate::assembler::Register::{R0, R1, R2, R3, R4, R6, R7, R8, R10};
 use crate::assembler::{Assembler, Helper};
 use crate::bpf_call::{self, Target};
@@ -111,10 +110,11 @@ fn mark(pins: &Path, id: u64, group: &NumberedGroup) -> Result<(), BpfError> {
     }
     let Ok(directory) = File::open(&group.directory) else { return Ok(()) };
     let mut loader = EbpfLoader::new();
-    for map in GATE_MAPS {
+    let maps = [state::MAP, MAP];
+    for map in maps {
         loader.map_pin_path(map.name, pins.join(map.name));
     }
-    let object = object_file::write(&GATE_MAPS, &[marker(id)]);
+    let object = object_file::write(&maps, &[marker(id)]);
     let mut loaded =
         loader.load(&object).map_err(|error| BpfError::of_kernel("load BPF maps", &error))?;
     let marker: &mut CgroupSockopt = of_kernel(program(&mut loaded, MARKER))?;

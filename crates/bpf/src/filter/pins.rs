@@ -4,6 +4,7 @@ use std::path::Path;
 use std::{fs, io};
 
 use aya::maps::{Map, MapData, MapError};
+use aya::programs::ProgramError;
 
 use crate::error::BpfError;
 
@@ -19,6 +20,10 @@ where
 
 pub(super) fn of_map<T>(result: Result<T, MapError>) -> Result<T, BpfError> {
     result.map_err(|error| BpfError::of_kernel("use a BPF map", &error))
+}
+
+pub(super) fn of_kernel<T>(result: Result<T, ProgramError>) -> Result<T, BpfError> {
+    result.map_err(|error| BpfError::of_kernel("load a BPF program", &error))
 }
 
 /// It may be gone already.

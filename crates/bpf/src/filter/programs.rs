@@ -40,14 +40,14 @@ use sidestep_filter::graph::{
 
 use super::frame::{Answers, HEADER, Hook, KEY, PLACE, VERDICT, key, skb};
 use super::log;
-use super::{RuleSet, entry, groups};
+use super::rule_set::RuleSet;
+use super::state::{self, OPEN, STATE, STATE_SLOT};
+use super::{entry, groups};
 use crate::assembler::Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R10};
 use crate::assembler::{Assembler, Helper};
 use crate::map::{MapDefinition, MapKind};
 use crate::object_file::Program;
 
-/// Which set is in force: one value, of which [`STATE_SLOT`] is what the gates read.
-pub(super) const STATE: &str = "state";
 /// The programs of the sets for packets that arrive, by slot.
 pub(super) const JUDGES_IN: &str = "judges_in";
 /// The same for packets that leave.
@@ -61,10 +61,6 @@ pub(super) const HITS: &str = "hits";
 /// Verdicts of connections.
 const KEPT: &str = "kept";
 
-/// The byte of the state that says which slot is in force: 0, 1 or [`OPEN`].
-pub(super) const STATE_SLOT: usize = 0;
-/// No set is in force, and all packets pass.
-pub(super) const OPEN: u8 = 2;
 /// Nodes in a value of the map: those of a page.
 pub(super) const PAGE_NODES: usize = 256;
 
@@ -136,14 +132,7 @@ pub(super) mod sock {
 
 /// The maps of the gates.
 pub(super) const GATE_MAPS: [MapDefinition; 6] = [
-    MapDefinition {
-        name: STATE,
-        kind: MapKind::Array,
-        key_len: 4,
-        value_len: 8,
-        entries_max: 1,
-        on_demand: false,
-    },
+    state::MAP,
     judges(JUDGES_IN),
     judges(JUDGES_OUT),
     judges(JUDGES_ASKED),

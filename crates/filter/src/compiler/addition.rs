@@ -7,19 +7,10 @@
 //! up, the list is compiled with them.
 
 use super::tree::{LongestLeaf, Tree};
-use super::{CompileError, regions_of};
+use crate::compile_error::CompileError;
 use crate::graph::{ADDED_STEPS, EMPTY, Mark, Node, ORDERS, ROOM, longest_walks};
-use crate::region::{FIELDS, Family};
-use crate::rule::{Names, Rule};
-
-/// A rule that comes later.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LaterRule {
-    /// It stands before the rule at this place of the list, behind those that have come there earlier.
-    pub before: usize,
-    /// The rule.
-    pub rule: Rule,
-}
+use crate::region::{FIELDS, Family, regions_of};
+use crate::rule::{LaterRule, Names};
 
 /// Rules that come later, as nodes for a graph that is in use.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,9 +2,8 @@
 
 use ipnet::IpNet;
 
-use crate::groups::Group;
 use crate::protocol::Protocol;
-use crate::rule::{Endpoint, Ports, Rule};
+use crate::rule::{Endpoint, Group, Ports, Rule};
 
 /// The alternatives of a statement; each combination is a rule.
 #[derive(Clone, Debug)]

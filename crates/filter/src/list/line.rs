@@ -4,9 +4,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::groups::Group;
 use crate::protocol::{Icmp, Protocol};
-use crate::rule::{Action, Direction, Endpoint, Name, Ports, Rule, User};
+use crate::rule::{Action, Direction, Endpoint, Group, Name, Ports, Rule, User};
 
 /// The words for protocols.
 macro_rules! protocols {
