@@ -190,7 +190,7 @@ impl Program {
             wish,
             burst: if is_bursty { 400 } else { 0 },
             sent: 0,
-            ring: ((talk + side) % 3 != 0).then(Ring::new),
+            ring: (!(talk + side).is_multiple_of(3)).then(Ring::new),
             urgents: BTreeSet::new(),
             acts_at: Duration::ZERO,
             received: 0,
