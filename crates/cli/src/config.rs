@@ -903,6 +903,8 @@ mod tests {
                 "filter.rules",
                 "filter.forwarded",
                 "distributor.interface",
+                "distributor.store",
+                "distributor.rank",
                 "smc-r.adapters",
                 "smc-r.faults",
                 "vip"

@@ -153,7 +153,9 @@ impl ControlSocket {
             return log::warn!("user {uid} has sent what cannot be closed, and is not served");
         }
         if self.lines.values().filter(|line| line.uid == uid).count() >= LINES_OF_USER_MAX {
-            log::warn!("user {uid} has {LINES_OF_USER_MAX} processes at the control, and no more");
+            log::warn!(
+                "user {uid} has {LINES_OF_USER_MAX} processes at the control socket, and no more"
+            );
             return;
         }
         if self.lines.len() >= LINES_MAX {

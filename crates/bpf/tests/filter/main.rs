@@ -41,8 +41,8 @@ fn packets_are_dropped_either_way() {
         socket.send_to(b"x", "127.0.0.1:55").unwrap();
         assert!(arrives(&receiver));
 
-        let hits = filter.hits().unwrap();
-        // The last is the default: to 54 and 55 out, from 55 in.
+        // The third is the default: to 54 and 55 out, from 55 in.
+        let hits = &filter.hits().unwrap()[..3];
         assert_eq!(hits.iter().map(|it| it.count).collect::<Vec<_>>(), [1, 1, 3]);
         assert!(hits.iter().all(|it| it.last_ns > 0));
     });

@@ -197,9 +197,12 @@ mod tests {
     #[test]
     fn the_list_has_every_call_of_the_library() {
         let source = include_str!("../../../../device/src/sys.rs");
-        let calls = source.split("call!(").skip(1).map(|rest| {
-            let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(0);
-            &rest[..end]
+        let calls = source.match_indices("call!(").filter_map(|(at, call)| {
+            // Not the end of `syscall!(`, by which the macro is made.
+            let is_whole = !source[..at].ends_with(char::is_alphanumeric);
+            let rest = &source[at + call.len()..];
+            let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_')?;
+            is_whole.then_some(&rest[..end])
         });
         let mut calls: Vec<&str> = calls.filter(|call| !call.is_empty()).collect();
         calls.sort_unstable();
