@@ -30,7 +30,7 @@ use crate::bench::place;
 const FLOORS: [&[&str]; 5] = [
     &["wire", "derive", "filter", "distributor"],
     &["proto", "device", "rdma", "bpf"],
-    &["engine"],
+    &["engine", "tls"],
     &["socket", "modeler", "gateway", "observe"],
     &["preload", "cli"],
 ];
@@ -39,7 +39,8 @@ const FLOORS: [&[&str]; 5] = [
 const CRATE_PREFIX: &str = "sidestep-";
 
 /// Crates without `unsafe`.
-const SAFE_CRATES: [&str; 6] = ["wire", "derive", "filter", "distributor", "proto", "engine"];
+const SAFE_CRATES: [&str; 7] =
+    ["wire", "derive", "filter", "distributor", "proto", "engine", "tls"];
 const FORBIDDEN_UNSAFE: &str = "#![forbid(unsafe_code)]";
 
 /// Crates without `unsafe` in what is shipped: their tests need it to make what they read.

@@ -23,6 +23,7 @@
 //! | [`autocache`] | for how long is a server left alone after a failure? |
 //! | [`link_group`] | which links and buffers do two hosts share by SMC-R, and what to do about them? |
 //! | [`policy`] | may a connection move, by the operator's rules? |
+//! | [`protection`] | which connections are to be TLS's, by the operator's rules? |
 //! | [`machine_code`] | does this code make calls on sockets past libc? |
 //!
 //! Most of it runs inside the socket calls of other people's programs, where nothing may call
@@ -51,5 +52,6 @@ pub mod link_group;
 pub mod machine_code;
 pub mod paths;
 pub mod policy;
+pub mod protection;
 pub mod readiness;
 pub mod rendezvous;

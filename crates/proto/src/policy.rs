@@ -120,6 +120,12 @@ impl PortRange {
     pub fn contains(self, port: u16) -> bool {
         (self.first..=self.last).contains(&port)
     }
+
+    /// Whether each of the other's is one of them.
+    #[must_use]
+    pub fn covers(self, other: Self) -> bool {
+        self.contains(other.first) && self.contains(other.last)
+    }
 }
 
 impl FromStr for PortRange {
