@@ -8,9 +8,10 @@
 //! 4. the machine's: `/etc/sidestep/sidestep.toml`.
 //!
 //! The first two must exist when they are named. The keys are the entries of [`TABLES`], and the
-//! tables [`PNET`] and [`VIP`], whose keys are names of the user's; `docs/configuration.md` explains each.
+//! tables [`PNET`], [`TLS`] and [`VIP`], whose keys are names of the user's; `docs/configuration.md` explains each.
 
 mod filter_rules;
+pub(crate) mod tls;
 mod value;
 mod vip;
 
@@ -19,20 +20,23 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use ipnet::IpNet;
 use sidestep_gateway::{AdapterChoice, Spot};
-use sidestep_proto::policy::{self, Interface, MEMBERS_MAX, PortRange};
+use sidestep_proto::policy::{Interface, MEMBERS_MAX};
 use sidestep_proto::rendezvous::UEIDS_MAX;
 use sidestep_socket::process::options::AGENT_SOCKET_LEN_MAX;
 use thiserror::Error;
+use tls::TLS;
 use toml::de::{DeTable, DeValue};
-use value::{boolean, list, shown, unknown};
+use value::{
+    absolute_path, boolean, list, name_or_number, port_range, program_name, shown, subnet, unknown,
+    user,
+};
 use vip::VIP;
 
-use crate::accounts::{Group, User};
+use crate::accounts::Group;
 use crate::fault_plan::FaultPlan;
 use crate::metrics_address::{MetricsAddress, MetricsAddressError};
-use crate::options::{Eid, Eids, MemoryLimit, ProgramName, RmbeSize, Settings};
+use crate::options::{Eid, Eids, MemoryLimit, RmbeSize, Settings};
 use crate::pnet::{Network, Networks, PnetId};
 use crate::store_address::StoreAddress;
 use crate::words::{self, listed, parse_keyword, parse_size, shown_size};
@@ -170,7 +174,7 @@ pub(crate) struct Key {
     get: fn(&Settings) -> Option<String>,
 }
 
-/// Every table and key a file may hold beside [`PNET`] and [`VIP`].
+/// Every table and key a file may hold beside [`PNET`], [`TLS`] and [`VIP`].
 const TABLES: &[(&str, &[Key])] = &[
     (
         "smc",
@@ -369,7 +373,8 @@ pub(crate) fn keys() -> impl Iterator<Item = Shown> {
     });
     let pnet: Shown = (PNET.to_owned(), |s| s.pnet.as_ref().map(Networks::to_string));
     let vips: Shown = (VIP.to_owned(), |s| s.vips.as_ref().map(vip::shown));
-    fixed.chain([pnet, vips])
+    let tls: Shown = (TLS.to_owned(), |s| s.tls.as_ref().map(|rules| tls::shown(rules)));
+    fixed.chain([pnet, vips, tls])
 }
 
 /// Reads what is right, and says what is not.
@@ -385,7 +390,7 @@ fn parse(text: &str) -> (Settings, Vec<Fault>) {
     let mut faults = Vec::new();
     for (name, value) in document.get_ref() {
         let mut fault = |offset, message| faults.push(Fault { offset, message });
-        let known = TABLES.iter().map(|(known, _)| *known).chain([PNET, VIP]);
+        let known = TABLES.iter().map(|(known, _)| *known).chain([PNET, VIP, TLS]);
         let Some(table_name) = known.clone().find(|known| known == name.get_ref()) else {
             fault(name.span().start, unknown("table", name.get_ref(), known));
             continue;
@@ -397,6 +402,7 @@ fn parse(text: &str) -> (Settings, Vec<Fault>) {
         let Some((_, keys)) = TABLES.iter().find(|(known, _)| *known == table_name) else {
             match table_name {
                 VIP => settings.vips = vip::set(table, &mut fault),
+                TLS => settings.tls = tls::rules(table, &mut fault),
                 _ => settings.pnet = Some(networks(table, &mut fault)),
             }
             continue;
@@ -529,14 +535,6 @@ fn lines(value: &DeValue<'_>) -> Result<String, String> {
     })
 }
 
-fn absolute_path(value: &DeValue<'_>) -> Result<PathBuf, String> {
-    value
-        .as_str()
-        .map(PathBuf::from)
-        .filter(|path| path.is_absolute())
-        .ok_or_else(|| format!("{} is not allowed; use an absolute path", shown(value)))
-}
-
 fn metrics_address(value: &DeValue<'_>) -> Result<MetricsAddress, String> {
     let not_text = || format!("{} is not allowed; use {}", shown(value), MetricsAddress::ALLOWED);
     let text = value.as_str().ok_or_else(not_text)?;
@@ -566,25 +564,6 @@ fn fault_plan(value: &DeValue<'_>) -> Result<FaultPlan, String> {
     plan.map_err(|reason| format!("{} is not allowed; {reason}", shown(value)))
 }
 
-fn port_range(value: &DeValue<'_>) -> Result<PortRange, String> {
-    let text = match value {
-        DeValue::Integer(integer) => integer.to_string(),
-        other => other.as_str().unwrap_or_default().to_owned(),
-    };
-    text.parse().map_err(|error| format!("{} is not allowed; {error}", shown(value)))
-}
-
-fn subnet(value: &DeValue<'_>) -> Result<IpNet, String> {
-    policy::parse_subnet(value.as_str().unwrap_or_default())
-        .map_err(|error| format!("{} is not allowed; {error}", shown(value)))
-}
-
-fn user(value: &DeValue<'_>) -> Result<User, String> {
-    let (text, number) = name_or_number(value);
-    User::find(&text, number)
-        .ok_or_else(|| format!("{} is not allowed; use {}", shown(value), User::ALLOWED))
-}
-
 fn groups(value: &DeValue<'_>) -> Result<Vec<Group>, String> {
     let groups = list(value, |value| {
         let (text, number) = name_or_number(value);
@@ -598,18 +577,6 @@ fn groups(value: &DeValue<'_>) -> Result<Vec<Group>, String> {
         ));
     }
     Ok(groups)
-}
-
-fn name_or_number(value: &DeValue<'_>) -> (String, Option<u32>) {
-    match value {
-        DeValue::Integer(number) => (number.to_string(), number.to_string().parse().ok()),
-        other => (other.as_str().unwrap_or_default().to_owned(), None),
-    }
-}
-
-fn program_name(value: &DeValue<'_>) -> Result<ProgramName, String> {
-    let name = value.as_str().and_then(ProgramName::new);
-    name.ok_or_else(|| format!("{} is not allowed; use {}", shown(value), ProgramName::ALLOWED))
 }
 
 fn store_address(value: &DeValue<'_>) -> Result<StoreAddress, String> {
@@ -640,7 +607,8 @@ fn bytes(value: &DeValue<'_>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{LogLevel, Mode, Promotion, Spin};
+    use crate::accounts::User;
+    use crate::options::{LogLevel, Mode, ProgramName, Promotion, Spin};
     use crate::pnet::Device;
     use sidestep_distributor::VipSet;
 
@@ -705,6 +673,7 @@ mod tests {
             adapters = ["10.0.0.1", "soft:eth1"]
             faults = "loss=1%"
             [vip]
+            [tls]
             "#,
         );
         assert!(faults.is_empty(), "{faults:?}");
@@ -744,6 +713,7 @@ mod tests {
             adapters: Some(["10.0.0.1", "soft:eth1"].map(|text| text.parse().unwrap()).to_vec()),
             faults: "loss=1%".parse().ok(),
             vips: Some(VipSet::default()),
+            tls: Some(Vec::new()),
             interface: Some("eth0".to_owned()),
             store: Some(vec!["http://10.0.0.5:2379".parse().unwrap()]),
             rank: Some(100),
@@ -778,7 +748,7 @@ mod tests {
         );
         assert_eq!(
             error("\n[lgo]\n"),
-            "sidestep.toml:2: lgo: unknown table (known: smc, policy, log, agent, filter, distributor, smc-r, pnet, vip)"
+            "sidestep.toml:2: lgo: unknown table (known: smc, policy, log, agent, filter, distributor, smc-r, pnet, vip, tls)"
         );
     }
 

@@ -23,6 +23,7 @@ use sidestep_gateway::AdapterChoice;
 use sidestep_proto::policy::{Interface, PortRange};
 use sidestep_proto::rendezvous::UEIDS_MAX;
 use sidestep_socket::process::options::AGENT_SOCKET;
+use sidestep_tls::Rule;
 
 use crate::accounts::{Group, User};
 use crate::fault_plan::FaultPlan;
@@ -56,6 +57,8 @@ pub(crate) struct Options {
     pub(crate) share_with_users: Vec<User>,
     pub(crate) share_with_groups: Vec<Group>,
     pub(crate) pnet: Networks,
+    /// Which connections are protected, and how.
+    pub(crate) tls: Vec<Rule>,
     /// The abstract name of a `sidestep assess` that is to be shown what the program counts.
     pub(crate) assessor: Option<String>,
     pub(crate) log_level: LogLevel,
@@ -76,6 +79,13 @@ fn on_or_off(on: bool) -> String {
 
 fn joined(words: impl Iterator<Item = (&'static str, String)>) -> String {
     words.map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
+}
+
+/// What the rules are about, in their order: the library knows no more of them
+/// ([`Scopes::parse`](sidestep_proto::protection::Scopes::parse)).
+pub(crate) fn scopes_word(rules: &[Rule]) -> String {
+    let word = |rule: &Rule| format!("{}|{}", rule.scope, listed(&rule.programs, ","));
+    rules.iter().map(word).collect::<Vec<_>>().join(";")
 }
 
 /// What one source of configuration asks for; `None` leaves the choice to the next one.
@@ -100,6 +110,7 @@ pub(crate) struct Settings {
     pub(crate) share_with_users: Option<Vec<User>>,
     pub(crate) share_with_groups: Option<Vec<Group>>,
     pub(crate) pnet: Option<Networks>,
+    pub(crate) tls: Option<Vec<Rule>>,
     /// Has no key: see [`Options::assessor`].
     pub(crate) assessor: Option<String>,
     pub(crate) log_level: Option<LogLevel>,
@@ -167,6 +178,7 @@ impl Settings {
                 groups.map(|groups| ids(groups.iter().flat_map(Group::members).copied().collect())),
             ),
             ("pnet", self.pnet.as_ref().map(|all| listed(all.interfaces_of(Device::Ism), ","))),
+            ("tls", self.tls.as_ref().map(|rules| scopes_word(rules))),
             ("assessor", self.assessor.clone()),
             ("logfile", self.log_file.as_ref().map(|file| percent_encode(file.as_os_str()))),
         ];
@@ -195,6 +207,7 @@ impl Settings {
             share_with_users: self.share_with_users.or(lower.share_with_users),
             share_with_groups: self.share_with_groups.or(lower.share_with_groups),
             pnet: self.pnet.or(lower.pnet),
+            tls: self.tls.or(lower.tls),
             assessor: self.assessor.or(lower.assessor),
             log_level: self.log_level.or(lower.log_level),
             log_file: self.log_file.or(lower.log_file),
@@ -233,6 +246,7 @@ impl Settings {
             share_with_users: self.share_with_users.unwrap_or_default(),
             share_with_groups: self.share_with_groups.unwrap_or_default(),
             pnet: self.pnet.unwrap_or_default(),
+            tls: self.tls.unwrap_or_default(),
             assessor: self.assessor,
             log_level: self.log_level.unwrap_or(LogLevel::Error),
             log_file: self.log_file,
@@ -262,6 +276,7 @@ impl From<Options> for Settings {
             share_with_users: Some(options.share_with_users),
             share_with_groups: Some(options.share_with_groups),
             pnet: Some(options.pnet),
+            tls: Some(options.tls),
             assessor: options.assessor,
             log_level: Some(options.log_level),
             log_file: options.log_file,

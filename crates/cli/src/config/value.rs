@@ -1,7 +1,13 @@
 //! Values of any table: what they are, and how a mistake in one is told.
 
-use sidestep_proto::policy::ENTRIES_MAX;
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+use sidestep_proto::policy::{self, ENTRIES_MAX, PortRange};
 use toml::de::DeValue;
+
+use crate::accounts::User;
+use crate::options::ProgramName;
 
 pub(super) fn boolean(value: &DeValue<'_>) -> Result<bool, String> {
     let allowed = || format!("{} is not allowed; use true or false", shown(value));
@@ -20,6 +26,46 @@ pub(super) fn list<T>(
         return Err(format!("{} entries are too many; use at most {ENTRIES_MAX}", elements.len()));
     }
     elements.iter().map(|element| entry(element.get_ref())).collect()
+}
+
+pub(super) fn absolute_path(value: &DeValue<'_>) -> Result<PathBuf, String> {
+    value
+        .as_str()
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute())
+        .ok_or_else(|| format!("{} is not allowed; use an absolute path", shown(value)))
+}
+
+pub(super) fn port_range(value: &DeValue<'_>) -> Result<PortRange, String> {
+    let text = match value {
+        DeValue::Integer(integer) => integer.to_string(),
+        other => other.as_str().unwrap_or_default().to_owned(),
+    };
+    text.parse().map_err(|error| format!("{} is not allowed; {error}", shown(value)))
+}
+
+pub(super) fn subnet(value: &DeValue<'_>) -> Result<IpNet, String> {
+    policy::parse_subnet(value.as_str().unwrap_or_default())
+        .map_err(|error| format!("{} is not allowed; {error}", shown(value)))
+}
+
+pub(super) fn program_name(value: &DeValue<'_>) -> Result<ProgramName, String> {
+    let name = value.as_str().and_then(ProgramName::new);
+    name.ok_or_else(|| format!("{} is not allowed; use {}", shown(value), ProgramName::ALLOWED))
+}
+
+pub(super) fn user(value: &DeValue<'_>) -> Result<User, String> {
+    let (text, number) = name_or_number(value);
+    User::find(&text, number)
+        .ok_or_else(|| format!("{} is not allowed; use {}", shown(value), User::ALLOWED))
+}
+
+/// A name of an account, or its number.
+pub(super) fn name_or_number(value: &DeValue<'_>) -> (String, Option<u32>) {
+    match value {
+        DeValue::Integer(number) => (number.to_string(), number.to_string().parse().ok()),
+        other => (other.as_str().unwrap_or_default().to_owned(), None),
+    }
 }
 
 /// The value as a user would recognise it.

@@ -10,6 +10,7 @@ use sidestep_device::map;
 use sidestep_device::reference::AtomicRef;
 use sidestep_proto::governor::SpinPolicy;
 use sidestep_proto::policy::{self, Interface, Policy, PortRange};
+use sidestep_proto::protection::Scopes;
 use sidestep_proto::rendezvous::UEIDS_MAX;
 use sidestep_wire::{Eid, RmbeSize};
 use std::sync::OnceLock;
@@ -63,6 +64,8 @@ pub struct Options {
     pub handshake_limit: u32,
     /// Which connections stay on TCP.
     pub policy: Policy,
+    /// Which connections TLS protects.
+    pub protection: Scopes,
     /// Filters of system calls that a program has from its parent let our calls pass.
     pub trust_filters: bool,
     /// The abstract name of a `sidestep assess` that waits to be shown our state.
@@ -90,6 +93,7 @@ impl Default for Options {
             ueids: Eid::ueid("SIDESTEP").into_iter().collect(),
             handshake_limit: 0,
             policy: Policy::default(),
+            protection: Scopes::default(),
             trust_filters: false,
             assessor: ArrayVec::new(),
             log: crate::process::log::Level::Warn,
@@ -167,6 +171,7 @@ impl Options {
             ("noprogram", names) => {
                 self.policy.excludes_program = names.split(',').any(|name| name == self.program);
             }
+            ("tls", scopes) => self.protection = Scopes::parse(scopes, self.program),
             ("filters", trust) => self.trust_filters = trust == "trust",
             ("assessor", name) => {
                 self.assessor = name.bytes().take(ASSESSOR_LEN_MAX).collect();
@@ -257,5 +262,8 @@ mod tests {
         assert!(policy.objection_to_interface(Some(b"lo")).is_some());
         assert!(!policy.excludes_program);
         assert!(Options::parse(text, "b").policy.excludes_program);
+        let text = "tls=in|web|8443|||server";
+        assert!(Options::parse(text, "server").protection.concern_port(8443));
+        assert_eq!(Options::parse(text, "other").protection, Scopes::default());
     }
 }
