@@ -103,6 +103,8 @@ pub(crate) enum Command {
     Links(StatusArgs),
     /// List the RDMA adapters of the gateway of this network namespace
     Devices(StatusArgs),
+    /// List the rules by which TLS protects connections, and what has become of them
+    Tls(TlsArgs),
     /// Filter the packets of all programs by an ordered list of rules
     Filter(FilterArgs),
     /// Give one address to many servers of this host: by weight, load and health
@@ -390,6 +392,18 @@ pub(crate) struct GatewayArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatusArgs {
     /// Print a JSON array instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The arguments of `sidestep tls`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TlsArgs {
+    /// A configuration file that goes before the user's and the machine's
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Print one JSON object instead of a table
     #[arg(long)]
     pub(crate) json: bool,
 }

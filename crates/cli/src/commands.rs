@@ -21,6 +21,7 @@ mod signals;
 mod ss;
 mod stats;
 mod systemd;
+mod tls;
 mod vip;
 mod vip_status;
 mod why;
@@ -49,6 +50,7 @@ pub(crate) fn execute(args: Args) -> i32 {
         Command::Gateway(args) => gateway::execute(&args),
         Command::Links(args) => gateway_status::links(&args),
         Command::Devices(args) => gateway_status::devices(&args),
+        Command::Tls(args) => tls::execute(&args),
         Command::Filter(args) => filter::execute(&args),
         Command::Vip(args) => vip::execute(&args),
         Command::Distributor(args) => vip::distribute(&args),

@@ -23,7 +23,7 @@ use rustix::net::{
 use rustix::process::geteuid;
 use sidestep_wire::RmbeSize;
 use sidestep_wire::hand_over::{
-    EMITTED_LEN_MAX, Greeting, HandOver, Message, gateway_name, replaced_name,
+    EMITTED_LEN_MAX, Greeting, HandOver, Message, RuleName, gateway_name, replaced_name,
 };
 use sidestep_wire::host_control::Side;
 
@@ -57,6 +57,8 @@ pub(crate) struct Offer {
     /// Where H comes from.
     pub(crate) port: u16,
     pub(crate) rmbe: RmbeSize,
+    /// By which TLS is to protect it, the library says.
+    pub(crate) rule: Option<RuleName>,
     /// N.
     pub(crate) connection: Foreign<TcpStream>,
     pub(crate) uid: u32,
@@ -294,8 +296,9 @@ fn receive(line: &Line) -> Result<Request, Heard> {
     let nonsense = |what: String| Heard::Nonsense(what);
     // What it tells, or makes, is of all users.
     let is_operator = line.uid == 0 || line.uid == geteuid().as_raw();
-    let hand_over = match Message::parse(&bytes[..len]) {
-        Ok(Message::HandOver(hand_over)) => hand_over,
+    let (hand_over, rule) = match Message::parse(&bytes[..len]) {
+        Ok(Message::HandOver(hand_over)) => (hand_over, None),
+        Ok(Message::Protect(hand_over, rule)) => (hand_over, Some(rule)),
         Ok(Message::StatusRequest) if is_operator => return Ok(Request::Status),
         Ok(Message::RulesChanged) if is_operator => return Ok(Request::RulesChanged),
         Ok(Message::Replace) if is_operator => return Ok(Request::Replace),
@@ -306,7 +309,7 @@ fn receive(line: &Line) -> Result<Request, Heard> {
         return Err(nonsense("not one descriptor beside it".to_owned()));
     };
     let offer = Offer::new(hand_over, descriptor).map_err(|error| nonsense(error.to_string()))?;
-    Ok(Request::Carry(offer))
+    Ok(Request::Carry(Offer { rule, ..offer }))
 }
 
 impl Offer {
@@ -314,7 +317,7 @@ impl Offer {
     pub(crate) fn new(hand_over: HandOver, descriptor: Foreign) -> io::Result<Self> {
         let HandOver { side, port, rmbe } = hand_over;
         let uid = descriptor.uid();
-        Ok(Self { side, port, rmbe, connection: connection(descriptor)?, uid })
+        Ok(Self { side, port, rmbe, rule: None, connection: connection(descriptor)?, uid })
     }
 
     /// As it was handed over.

@@ -24,6 +24,7 @@ use sidestep_proto::link_group::{ADAPTERS_MAX, AdapterId};
 use sidestep_proto::rendezvous::hosts::{self, Exchange, LocalHost, Roce, Route, Versions};
 use sidestep_rdma::device::{Driven, Kind};
 use sidestep_rdma::soft::Succession;
+use sidestep_tls::Setup;
 use sidestep_wire::clc::Hostname;
 use sidestep_wire::host_control::Side;
 use sidestep_wire::{AlertToken, Diagnosis, PeerId};
@@ -31,16 +32,18 @@ use sidestep_wire::{AlertToken, Diagnosis, PeerId};
 use crate::adapters::{Hardware, Health, Place, Wanted, gid_of};
 use crate::control::{ControlSocket, Offer, Request};
 use crate::error::OpenError;
+use crate::handshakes::Handshakes;
 use crate::interfaces::{self, Changes, Interface};
 use crate::ipsec::{Blind, Policies};
 use crate::lessons::Lessons;
 use crate::limits::{
-    AT_ONCE, BUFFERS_OF_USER_MAX, CHUNK, FAREWELL, KEEPALIVE, REFUSALS_OF_USER_MAX, ROUND,
-    SESSIONS_MAX, SESSIONS_OF_USER_MAX,
+    AT_ONCE, BUFFERS_OF_USER_MAX, CHUNK, FAREWELL, HANDSHAKES_OF_USER_MAX, KEEPALIVE,
+    REFUSALS_OF_USER_MAX, ROUND, SESSIONS_MAX, SESSIONS_OF_USER_MAX,
 };
 use crate::listener::Listener;
 use crate::nic::Nic;
 use crate::poller::{Poller, Source};
+use crate::protection::{Protection, Verdict};
 use crate::rivalry::Rivalry;
 use crate::session::{Fate, Session, World};
 use crate::settings::Settings;
@@ -107,6 +110,8 @@ pub struct Gateway {
     rivalry: Rivalry,
     /// What has become of its connections.
     totals: Totals,
+    /// TLS.
+    protection: Protection,
     host: Host<Nic>,
     /// The adapters that it is to have, the preferred first.
     wanted: Vec<Wanted>,
@@ -170,6 +175,10 @@ impl Gateway {
         let poller = Poller::new().map_err(OpenError::kernel("epoll"))?;
         poller.watch(&changes, Source::Interfaces).map_err(OpenError::kernel("epoll"))?;
         let policies = listen_for_policies(&poller)?;
+        let handshakes =
+            Handshakes::begin().map_err(OpenError::kernel("threads for handshakes"))?;
+        poller.watch(&handshakes, Source::Handshakes).map_err(OpenError::kernel("epoll"))?;
+        let protection = Protection::new(settings.rules.clone(), handshakes);
         // Last: from then on the one before takes no new connections.
         let Reception { control, listener, lessons, predecessors, successions } =
             Reception::open(replaces, &poller)?;
@@ -188,6 +197,7 @@ impl Gateway {
             policies,
             rivalry: Rivalry::default(),
             totals: Totals::default(),
+            protection,
             host: Host::new(sidestep_engine::Settings { peer_id, keepalive }, rand::make_rng()),
             places: Vec::new(),
             devices: Vec::new(),
@@ -435,6 +445,7 @@ impl Gateway {
                 self.begin_all(pairs, now);
             }
             Source::Predecessor => self.look_at_predecessors(),
+            Source::Handshakes => self.take_handshakes(),
             Source::Adapter(id) => {
                 for place in self.places.iter_mut().filter(|place| place.id == AdapterId(id)) {
                     place.is_busy = true;
@@ -507,6 +518,17 @@ impl Gateway {
         }
     }
 
+    /// Gives sessions what threads have worked on. One that has ended meanwhile takes nothing.
+    fn take_handshakes(&mut self) {
+        for done in self.protection.handshakes.take() {
+            let number = done.number;
+            if let Some(known) = self.sessions.get_mut(&number) {
+                known.session.handle_handshake(done, &mut self.protection);
+            }
+            self.rouse(number, |_| {});
+        }
+    }
+
     /// Tells a session something, after which it may do something.
     fn rouse(&mut self, number: u64, tell: impl FnOnce(&mut Session)) {
         let Some(known) = self.sessions.get_mut(&number) else { return };
@@ -533,6 +555,7 @@ impl Gateway {
                 lessons: &self.lessons,
                 rivalry: &mut self.rivalry,
                 totals: &mut self.totals,
+                protection: &mut self.protection,
                 chunk: &mut self.chunk,
                 now,
             };
@@ -592,6 +615,38 @@ impl Gateway {
     }
 
     fn begin(&mut self, offer: Offer, h: TcpStream, now: Duration) {
+        match self.protection.judge(&offer) {
+            Verdict::Plain => self.begin_rendezvous(offer, h, now),
+            Verdict::Protected(setup, peer) => self.begin_protected(offer, h, (setup, peer), now),
+            // H is reset, and N ends without a byte.
+            Verdict::Refused => {}
+        }
+    }
+
+    fn begin_protected(
+        &mut self,
+        offer: Offer,
+        h: TcpStream,
+        (setup, peer): (Setup, IpAddr),
+        now: Duration,
+    ) {
+        self.last_session += 1;
+        let (number, uid) = (self.last_session, offer.uid);
+        let is_under_way = |it: &&Known| it.session.uid() == uid && it.session.is_shaking_hands();
+        let session = Session::protect(number, offer, h, &setup, now);
+        let share = self.shares.get(&uid).copied().unwrap_or_default();
+        let under_way = self.sessions.values().filter(is_under_way).count();
+        if under_way >= HANDSHAKES_OF_USER_MAX
+            || share.room_for(&session, self.sessions.len()) != Room::Enough
+        {
+            return log::warn!("a connection of user {uid} is reset: there are too many");
+        }
+        if self.admit(number, session) {
+            self.protection.handshakes.start(number, setup, peer);
+        }
+    }
+
+    fn begin_rendezvous(&mut self, offer: Offer, h: TcpStream, now: Duration) {
         self.last_session += 1;
         let (number, uid) = (self.last_session, offer.uid);
         // A connection that has ended meanwhile is let go, and so is H.
@@ -624,6 +679,12 @@ impl Gateway {
                 return log::warn!("a connection of user {uid} is reset: there are too many");
             }
         }
+        self.admit(number, session);
+    }
+
+    /// Begins to watch a session. False: it cannot be, and is reset.
+    fn admit(&mut self, number: u64, session: Session) -> bool {
+        let uid = session.uid();
         let [h, n] = session.sockets();
         let watched = self
             .poller
@@ -632,13 +693,15 @@ impl Gateway {
         if let Err(error) = watched {
             // H is reset.
             log::warn!("connection {number} of user {uid} cannot be watched: {error}");
-            return self.poller.forget(n);
+            self.poller.forget(n);
+            return false;
         }
         let share = self.shares.entry(uid).or_default();
         share.sessions += 1;
         share.buffers += session.buffers();
         self.sessions.insert(number, Known { session, is_ready: false, due: None });
         self.rouse(number, |_| {});
+        true
     }
 
     /// By IPsec, whose policies RDMA would pass by.
@@ -691,7 +754,10 @@ impl Gateway {
 impl Gateway {
     fn status(&self) -> Status {
         let tally = self.host.tally();
+        let (rules, refusals) = self.protection.status();
         Status {
+            rules,
+            refusals,
             adapters: self.host.adapters().filter_map(|it| self.adapter_status(&it)).collect(),
             links: self.host.links().map(|it| self.link_status(&it)).collect(),
             connections: self.sessions.values().map(|it| it.session.status(&self.host)).collect(),

@@ -18,7 +18,7 @@
 //! | [`Gateway`], module `gateway` | the one thread: what has happened, what is to be done, sleep |
 //! | `control` | the UNIX socket, where libraries hand connections over, and who may |
 //! | `listener` | the TCP port, where H comes in, and what waits for its other half |
-//! | `session` | one connection: CLC on N, then bytes between H and SMC-R, or between H and N |
+//! | `session` | one connection: CLC on N, then bytes between H and SMC-R, or between H and N; or TLS on N |
 //! | [`OpenError`], module `error` | why there is no gateway |
 //! | `adapters` | which adapters are meant by their names, and opening them |
 //! | `nic` | a device of either kind: a soft RNIC, or an RDMA device by libibverbs |
@@ -29,6 +29,7 @@
 //! | `ipsec` | which connections IPsec would protect |
 //! | `interfaces` | network interfaces, and what the kernel tells of them |
 //! | [`netlink`] | questions to the kernel |
+//! | `protection`, `handshakes` | TLS: rules with their keys, and threads for what costs CPU |
 //! | `poller` | the epoll set, and what its numbers mean |
 //! | `rivalry` | SMC-R and TCP set side by side, server by server |
 //! | `spare` | what is left when descriptors are used up |
@@ -65,6 +66,7 @@ mod control;
 mod error;
 pub mod foreign;
 mod gateway;
+mod handshakes;
 mod intake;
 mod interfaces;
 mod ipsec;
@@ -76,6 +78,7 @@ pub mod netlink;
 mod nic;
 mod output;
 mod poller;
+mod protection;
 mod rivalry;
 mod session;
 mod settings;

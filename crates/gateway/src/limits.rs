@@ -60,3 +60,12 @@ pub const TRIAL: Duration = Duration::from_secs(3);
 pub const TRIAL_LOOK: Duration = Duration::from_millis(250);
 /// How often RDMA devices that were lost are looked for: the kernel does not tell of one that comes.
 pub const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
+/// Handshakes of TLS of one user that go on at once; further connections of that user are reset. Each costs half
+/// a millisecond of CPU.
+pub const HANDSHAKES_OF_USER_MAX: usize = 256;
+/// How long one may take.
+pub const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
+/// Threads that work on them.
+pub const HANDSHAKE_THREADS_MAX: usize = 16;
+/// Connections of which is remembered why they were not protected.
+pub const REFUSALS_MAX: usize = 64;

@@ -156,9 +156,10 @@ impl Listener {
         self.callers.halves().map(|h| h.as_fd())
     }
 
-    /// What was handed over, and whose H has not come.
+    /// What was handed over for another gateway to go on with, and whose H has not come. What TLS is to protect is
+    /// not: its H comes to nothing there.
     pub(crate) fn offers(&self) -> impl Iterator<Item = &Offer> {
-        self.offers.halves()
+        self.offers.halves().filter(|offer| offer.rule.is_none())
     }
 
     /// Nothing of it is told of any more: another process has its socket, too.

@@ -37,6 +37,8 @@ pub(crate) enum Source {
     Policies,
     /// The gateway before this one has ended.
     Predecessor,
+    /// A thread has worked on a handshake.
+    Handshakes,
     /// A library connects to the control socket.
     ControlSocket,
     /// A process at the control socket has said something.
@@ -60,6 +62,7 @@ impl Source {
             Self::Interfaces => (1, 0),
             Self::Policies => (1, 1),
             Self::Predecessor => (1, 2),
+            Self::Handshakes => (1, 3),
             Self::ControlSocket => (2, 0),
             Self::Line(of) => (3, of),
             Self::Listener => (4, 0),
@@ -76,7 +79,8 @@ impl Source {
             0 => Self::Stop,
             1 if of == 0 => Self::Interfaces,
             1 if of == 1 => Self::Policies,
-            1 => Self::Predecessor,
+            1 if of == 2 => Self::Predecessor,
+            1 => Self::Handshakes,
             2 => Self::ControlSocket,
             3 => Self::Line(of),
             4 => Self::Listener,
@@ -195,7 +199,7 @@ mod tests {
     #[test]
     fn each_source_has_a_number_of_its_own() {
         use Source::*;
-        let single = [Stop, Interfaces, Policies, Predecessor, ControlSocket, Listener];
+        let single = [Stop, Interfaces, Policies, Predecessor, Handshakes, ControlSocket, Listener];
         for source in single.into_iter().chain([Line(9), Adapter(255), Program(9), Network(9)]) {
             assert_eq!(Source::of_number(source.number()), source);
         }

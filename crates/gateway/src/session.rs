@@ -21,10 +21,13 @@
 //! | H is full, or SMC-R is | the other side is not read |
 //! | bytes have arrived by SMC-R | H's ring has room for as many |
 //! | an urgent byte | an urgent byte, also where the bytes stay on TCP |
+//! | a rule of TLS has it | it is [protected] |
 //! | the IP filter denies N since its rules have changed | both are reset |
 //!
 //! N is shared with the program: its flags are not touched, so each call says that it does not wait.
 //! While the bytes go by SMC-R nothing may come on it, but its end tells that the peer is gone.
+
+mod protected;
 
 use std::collections::HashMap;
 use std::mem;
@@ -53,8 +56,10 @@ use crate::lessons::{self, Lessons};
 use crate::limits::{LEAVE_PATIENCE, N_KEEPALIVE, SEND_BUFFER_MAX, TURN};
 use crate::nic::Nic;
 use crate::output;
+use crate::protection::Protection;
 use crate::rivalry::Rivalry;
 use crate::status::{self, Mode, Totals};
+use protected::Protected;
 
 /// What sessions share.
 pub(crate) struct World<'a> {
@@ -66,6 +71,8 @@ pub(crate) struct World<'a> {
     pub(crate) rivalry: &'a mut Rivalry,
     /// What has become of them all.
     pub(crate) totals: &'a mut Totals,
+    /// TLS of this host.
+    pub(crate) protection: &'a mut Protection,
     /// For bytes that are read from a socket.
     pub(crate) chunk: &'a mut [u8],
     pub(crate) now: Duration,
@@ -128,6 +135,7 @@ enum Stage {
     Rendezvous(Box<Rendezvous>),
     Moved(Box<Moved>),
     Relayed(Box<Relayed>),
+    Protected(Box<Protected>),
 }
 
 /// CLC is under way.
@@ -249,6 +257,11 @@ impl Session {
             Stage::Rendezvous(_) => (Mode::Deciding, None),
             Stage::Moved(_) => (Mode::SmcR, None),
             Stage::Relayed(relayed) => (Mode::Tcp, Some((&relayed.fallback).into())),
+            Stage::Protected(_) => (Mode::Tls, None),
+        };
+        let protection = match &self.stage {
+            Stage::Protected(protected) => Some(protected.status()),
+            _ => None,
         };
         status::Connection {
             user: self.uid,
@@ -257,6 +270,7 @@ impl Session {
             remote: self.n.peer_addr().ok(),
             mode,
             reason,
+            protection,
             link_group: view.map(|view| view.group_number),
             link: view.and_then(|view| view.link).map(|link| link.0),
             traffic: view.map(|view| view.traffic.into()).unwrap_or_default(),
@@ -280,6 +294,7 @@ impl Session {
             Stage::Rendezvous(rendezvous) => rendezvous.exchange.poll_timeout(),
             Stage::Moved(moved) => moved.leave.map(|leave| leave.until),
             Stage::Relayed(_) => None,
+            Stage::Protected(protected) => protected.poll_timeout(),
         }
     }
 
@@ -322,6 +337,7 @@ impl Session {
             Stage::Rendezvous(_) => self.meet(world),
             Stage::Moved(_) => self.carry(world),
             Stage::Relayed(_) => self.relay(world),
+            Stage::Protected(_) => self.carry_protected(world),
         };
         if let Fate::Over(end) = fate {
             world.totals.resets += u64::from(end != End::InOrder);

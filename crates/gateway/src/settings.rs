@@ -10,6 +10,7 @@ use arrayvec::ArrayVec;
 use sidestep_proto::rendezvous::UEIDS_MAX;
 use sidestep_proto::rendezvous::hosts::PnetId;
 use sidestep_rdma::faults::Plan;
+use sidestep_tls::Rule;
 use sidestep_wire::Eid;
 
 /// What a gateway is to have.
@@ -23,6 +24,8 @@ pub struct Settings {
     pub ueids: ArrayVec<Eid, UEIDS_MAX>,
     /// What adapters send goes through a network like this.
     pub faults: Option<Plan>,
+    /// Which connections TLS protects, and how: the first that has one decides.
+    pub rules: Vec<Rule>,
     /// How long connections may go on that there are when it is told to end, or is replaced. `None`: when it is told
     /// to end they are reset at once, and when it is replaced they go on to their ends.
     pub drain_limit: Option<Duration>,

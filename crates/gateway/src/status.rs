@@ -49,6 +49,12 @@ pub struct Status {
     /// What the process has used so far.
     #[serde(default)]
     pub cpu: Cpu,
+    /// The rules of TLS, in their order.
+    #[serde(default)]
+    pub rules: Vec<RuleStatus>,
+    /// Connections that were not protected, and so have ended: the latest last.
+    #[serde(default)]
+    pub refusals: Vec<Refusal>,
     /// The process.
     #[serde(default)]
     pub process: u32,
@@ -175,6 +181,9 @@ pub struct Connection {
     pub mode: Mode,
     /// Why they travel by TCP.
     pub reason: Option<Reason>,
+    /// What TLS protects it by.
+    #[serde(default)]
+    pub protection: Option<Protection>,
     /// The gateway's number for its group.
     pub link_group: Option<u32>,
     /// The link that it sends over.
@@ -208,6 +217,60 @@ pub enum Mode {
     /// By TCP.
     #[serde(rename = "TCP")]
     Tcp,
+    /// By TLS over TCP.
+    #[serde(rename = "TLS")]
+    Tls,
+}
+
+/// What protects a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Protection {
+    /// The name of the rule that says so.
+    pub rule: String,
+    /// `TLS 1.2` or `TLS 1.3`; `None`: the handshake goes on.
+    pub version: Option<String>,
+    /// IANA's name of the cipher suite.
+    pub cipher: Option<String>,
+}
+
+/// A rule of TLS, and what has become of its connections since the gateway began.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleStatus {
+    /// Its name.
+    pub name: String,
+    /// It is about connections that programs accept.
+    pub is_server: bool,
+    /// Connections that have come to be protected.
+    pub handshakes: u64,
+    /// Those of them with keys of an earlier connection.
+    pub resumed: u64,
+    /// Connections that were refused, or have failed later.
+    pub failed: u64,
+    /// Until when its certificate is valid, in seconds since 1970.
+    pub valid_until: Option<i64>,
+    /// Why it refuses all of its connections.
+    pub trouble: Option<String>,
+}
+
+/// A connection that was to be protected, and has ended because it was not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// Whose program it was.
+    pub user: u32,
+    /// The program's address.
+    pub local: Option<SocketAddr>,
+    /// The peer's.
+    pub remote: Option<SocketAddr>,
+    /// The name of the rule.
+    pub rule: String,
+    /// The program has accepted it.
+    pub is_server: bool,
+    /// Why.
+    pub words: String,
+    /// The alert of TLS by which one end has told the other.
+    pub alert: Option<u8>,
+    /// When, in seconds since 1970.
+    pub at: i64,
 }
 
 /// What has gone to and fro.

@@ -24,7 +24,7 @@ use sidestep_socket::process::{claims, tcp};
 use sidestep_socket::program::socket_options::{self, OptionAnswer};
 use sidestep_socket::program::stream::{self, Instead, Outcome};
 use sidestep_socket::program::transfer::{self, Pipe, Source};
-use sidestep_socket::program::{self, bundle, fresh, hand_over, life};
+use sidestep_socket::program::{self, bundle, fresh, hand_over, life, protection};
 use sidestep_socket::rendezvous::{listeners, tcp_option};
 use sidestep_socket::table::descriptors::{self, Use};
 use sidestep_socket::table::sock::{Phase, Sock};
@@ -288,6 +288,9 @@ export! {
     }
 
     fn sendto(fd: i32, at: *const c_void, len: usize, flags: i32, to: *const libc::sockaddr, size: u32) -> isize {
+        if opens_fast(flags) {
+            return -1;
+        }
         let plain = plain!(real::sendto(fd, at, len, flags, to, size));
         let part = vector(at.cast_mut(), len);
         // SAFETY: one buffer, the program's.
@@ -301,6 +304,9 @@ export! {
     }
 
     fn sendmsg(fd: i32, message: *const libc::msghdr, flags: i32) -> isize {
+        if opens_fast(flags) {
+            return -1;
+        }
         let plain = plain!(real::sendmsg(fd, message, flags));
         // SAFETY: the program's message header, if there is one.
         let header = || unsafe { message.as_ref() };
@@ -314,6 +320,9 @@ export! {
     }
 
     fn sendmmsg(fd: i32, list: *mut libc::mmsghdr, count: u32, flags: i32) -> i32 {
+        if opens_fast(flags) {
+            return -1;
+        }
         let count = count.min(MESSAGES_MAX);
         if descriptors::sock(fd).is_none() && !has_rights(list, count as usize) {
             // SAFETY: passed on.
@@ -566,6 +575,24 @@ fn connected(fd: i32, port: u16) {
     }
 }
 
+/// The socket that is about to connect, if it has an object. Where rules of TLS are about clients, one that another
+/// process has made gets one.
+fn connecting(fd: i32) -> Option<Use> {
+    if !descriptors::is_ours(fd) && protection::concerns_clients() {
+        quietly(|| life::register_unseen(fd));
+    }
+    descriptors::sock(fd)
+}
+
+/// Whether a call would send with its SYN, past the rules of TLS.
+fn opens_fast(flags: i32) -> bool {
+    let is_forbidden = flags & libc::MSG_FASTOPEN != 0 && protection::concerns_clients();
+    if is_forbidden {
+        set_errno(libc::EOPNOTSUPP);
+    }
+    is_forbidden
+}
+
 /// What the listener was given is for the accepted socket as well.
 fn inherit(sock: &Sock, known: &Sock, listener: i32) {
     if !descriptors::leads_to(listener, known) {
@@ -596,15 +623,22 @@ export! {
     fn connect(fd: i32, address: *const libc::sockaddr, len: u32) -> i32 {
         // The address is the program's claim until the kernel has read it: a bad pointer is
         // EFAULT and no fault. Before, it is read with the kernel's help, and only if need be.
-        let sock = if fresh::may_connect(fd) { None } else { descriptors::sock(fd) };
+        let sock = if fresh::may_connect(fd) { None } else { connecting(fd) };
         // SAFETY: the program's address of `len` bytes, if it is one.
         let claimed = || unsafe { GivenAddress::claimed(address, len) };
         let leads_nowhere = || claimed().is_some_and(|to| tcp::is_nowhere(to.bytes()));
         match sock {
-            Some(sock) if sock.phase() == Phase::Fresh => quietly(|| {
+            Some(sock) if sock.phase() == Phase::Fresh => {
                 let to = || claimed().and_then(|to| tcp::address_in(to.bytes()));
-                tcp_option::before_connect(&sock, fd, to);
-            }),
+                match quietly(|| protection::before_connect(&sock, fd, to)) {
+                    Ok(true) => {}
+                    Ok(false) => quietly(|| tcp_option::before_connect(&sock, fd, to)),
+                    Err(error) => {
+                        set_errno(error.0);
+                        return -1;
+                    }
+                }
+            }
             Some(sock) if leads_nowhere() => {
                 // SAFETY: passed on.
                 return disconnect(&sock, fd, || unsafe { real::connect(fd, address, len) });
@@ -644,7 +678,9 @@ export! {
         {
             sock.set_phase(Phase::Listener);
             quietly(|| {
-                tcp_option::after_listen(&sock, fd);
+                if !protection::concerns_listener(fd) {
+                    tcp_option::after_listen(&sock, fd);
+                }
                 listeners::mark(&sock, fd);
             });
         }

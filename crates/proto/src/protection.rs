@@ -16,19 +16,16 @@
 //! The port of a scope is always the server's, as in [`policy`](crate::policy); the peer is the other end.
 
 use crate::policy::{PortRange, parse_subnet};
-use arrayvec::{ArrayString, ArrayVec};
+use arrayvec::ArrayVec;
 use core::fmt;
 use core::net::IpAddr;
-use core::str::FromStr;
 use ipnet::IpNet;
-use thiserror::Error;
+pub use sidestep_wire::hand_over::{NotRuleName, RuleName};
 
 /// Rules, at most.
 pub const RULES_MAX: usize = 16;
 /// Entries of one list of a scope, at most.
 pub const ENTRIES_MAX: usize = 8;
-/// Bytes of the name of a rule, at most.
-pub const NAME_LEN_MAX: usize = 32;
 
 /// Which end of TLS this host has, which is that of the TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,41 +44,6 @@ impl Role {
             Self::Outbound => "out",
             Self::Inbound => "in",
         }
-    }
-}
-
-/// The name of a rule: ASCII letters, digits, `-` and `_`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RuleName(ArrayString<NAME_LEN_MAX>);
-
-/// What the name of a rule may look like.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-#[error("use 1 to 32 ASCII letters, digits, `-` and `_`")]
-pub struct NotRuleName;
-
-impl FromStr for RuleName {
-    type Err = NotRuleName;
-
-    fn from_str(text: &str) -> Result<Self, NotRuleName> {
-        let is_allowed = |c: u8| c.is_ascii_alphanumeric() || c == b'-' || c == b'_';
-        if text.is_empty() || !text.bytes().all(is_allowed) {
-            return Err(NotRuleName);
-        }
-        ArrayString::from(text).map(Self).map_err(|_| NotRuleName)
-    }
-}
-
-impl RuleName {
-    /// The name.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for RuleName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 
@@ -152,7 +114,19 @@ impl Scopes {
     /// The first that has the connection.
     #[must_use]
     pub fn find(&self, subject: &Subject) -> Option<&Scope> {
-        self.0.iter().find(|scope| scope.has(subject))
+        self.get(self.position(subject)?)
+    }
+
+    /// The place of the first that has the connection.
+    #[must_use]
+    pub fn position(&self, subject: &Subject) -> Option<usize> {
+        self.0.iter().position(|scope| scope.has(subject))
+    }
+
+    /// The one at this place.
+    #[must_use]
+    pub fn get(&self, at: usize) -> Option<&Scope> {
+        self.0.get(at)
     }
 
     /// Whether any is about this end of connections.
@@ -275,14 +249,6 @@ mod tests {
         }
         let many: Vec<_> = (1..=9).map(|it: u16| it.to_string()).collect();
         assert_eq!(Scope::parse(&std::format!("out|a|{}||", many.join(","))), None);
-    }
-
-    #[test]
-    fn names_are_short_and_plain() {
-        for text in ["", "a b", "a|b", "a;b", "\u{e4}", &"x".repeat(33)] {
-            assert_eq!(text.parse::<RuleName>(), Err(NotRuleName), "{text}");
-        }
-        assert_eq!("Web_1-a".parse::<RuleName>().unwrap().as_str(), "Web_1-a");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //!   socket_options     setsockopt, getsockopt, ioctl
 //!   fork, bundle       connections in other processes and other programs; uring, seccomp: unseen calls
 //!   hand_over          connections to other hosts go to the gateway
+//!   protection         those that TLS is to protect, too, or they end
 //!   life, fresh        sockets made, accepted, duplicated, closed
 //!   tracking, object   what they are in the meantime
 //! ```
@@ -18,6 +19,7 @@ pub mod hand_over;
 pub mod lending;
 pub mod life;
 pub mod object;
+pub mod protection;
 pub mod seccomp;
 pub mod socket_options;
 pub mod stream;

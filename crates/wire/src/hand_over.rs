@@ -18,6 +18,7 @@
 //! |---|---|---|---|
 //! | [`Greeting`] | the gateway, once, to each program that connects | 1 descriptor: a memory file, to be read | at which TCP port it takes H, and in the file [which servers are left alone](crate::lessons) |
 //! | [`HandOver`] | the library, any number | 1 descriptor: N | see to this connection |
+//! | [`Message::Protect`] | the library, any number | 1 descriptor: N | the same, by TLS, as this rule of the operator's says, or not at all |
 //! | [`Message::StatusRequest`] | root, or the gateway's user | – | what have you got? |
 //! | [`Message::Status`] | the gateway, as the answer | 1 descriptor: a memory file of JSON | this |
 //! | [`Message::RulesChanged`] | root, or the gateway's user | – | the IP filter has other rules: judge your connections anew |
@@ -38,10 +39,10 @@
 //! |---|---|---|---|
 //! | 0 | 4 | magic | `SSGW` |
 //! | 4 | 2 | version | 1 |
-//! | 6 | 2 | kind | 1 Greeting, 2 HandOver, 3 StatusRequest, 4 Status, 5 RulesChanged, 6 Judged, 7 Replace, 8 Names, 9 Receiver, 10 Lines, 11 Callers, 12 Waiting, 13 Replaced, 14 Before, 15 Relay |
+//! | 6 | 2 | kind | 1 Greeting, 2 HandOver, 3 StatusRequest, 4 Status, 5 RulesChanged, 6 Judged, 7 Replace, 8 Names, 9 Receiver, 10 Lines, 11 Callers, 12 Waiting, 13 Replaced, 14 Before, 15 Relay, 16 Protect |
 //! | 8 | 4 | length | of the whole message |
 //!
-//! and eight go on:
+//! and nine go on:
 //!
 //! | Greeting, 20 bytes | Off | Len |
 //! |---|---|---|
@@ -55,6 +56,11 @@
 //! | reserved | 13 | 1 |
 //! | TCP port of the library's end of H, not 0 | 14 | 2 |
 //! | bytes of the receive buffer (RMBE) that the program wants, a size of SMC-D | 16 | 4 |
+//!
+//! | Protect, 52 bytes | Off | Len |
+//! |---|---|---|
+//! | as of HandOver | 12 | 8 |
+//! | the name of the rule, with zeroes behind it | 20 | 32 |
 //!
 //! | Judged, 16 bytes | Off | Len |
 //! |---|---|---|
@@ -87,10 +93,13 @@ use crate::host_control::{AddressName, Side, address_name};
 use crate::reader::Reader;
 use crate::rmbe_size::RmbeSize;
 use crate::writer::Writer;
+use arrayvec::ArrayString;
+use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
+use core::str::FromStr;
 
 /// Longest message of this module; a receive buffer of this many bytes holds any of them.
-pub const EMITTED_LEN_MAX: usize = Relay::LEN;
+pub const EMITTED_LEN_MAX: usize = protect::LEN;
 
 const HEADER: Family = Family::new(
     *b"SSGW",
@@ -112,6 +121,13 @@ mod handed {
     pub(super) const RESERVED: Field<1> = Field::new("HandOver reserved", 13);
     pub(super) const PORT: Field<2> = Field::new("HandOver port", 14);
     pub(super) const RMBE_LEN: Field<4> = Field::new("HandOver RMBE length", 16);
+}
+
+mod protect {
+    use super::{Field, RULE_NAME_LEN_MAX};
+
+    pub(super) const LEN: usize = 52;
+    pub(super) const RULE: Field<RULE_NAME_LEN_MAX> = Field::new("Protect rule", 20);
 }
 
 mod judged {
@@ -169,6 +185,8 @@ pub enum Message {
     Greeting(Greeting),
     /// A library hands a connection over.
     HandOver(HandOver),
+    /// A library hands over a connection that TLS is to protect, by the rule of this name.
+    Protect(HandOver, RuleName),
     /// A command asks what the gateway has.
     StatusRequest,
     /// The answer lies beside it.
@@ -211,6 +229,7 @@ impl Message {
         Ok(match HEADER.parse(&reader)? {
             Kind::Greeting => Self::Greeting(Greeting::parse(&reader)?),
             Kind::HandOver => Self::HandOver(HandOver::parse(&reader)?),
+            Kind::Protect => Self::Protect(HandOver::parse(&reader)?, RuleName::parse(&reader)?),
             Kind::StatusRequest => Self::StatusRequest,
             Kind::Status => Self::Status,
             Kind::RulesChanged => Self::RulesChanged,
@@ -238,6 +257,10 @@ impl Message {
             Self::Greeting(message) => return message.emit(out),
             Self::HandOver(message) => {
                 return message.emit(Kind::HandOver, out).map(|_| HandOver::LEN);
+            }
+            Self::Protect(message, rule) => {
+                message.emit(Kind::Protect, out)?.put(protect::RULE, rule.padded())?;
+                return Ok(protect::LEN);
             }
             Self::Receiver(address) => {
                 return put_address(Kind::Receiver, *address, out).map(|_| receiver::LEN);
@@ -325,6 +348,59 @@ impl HandOver {
     }
 }
 
+/// Bytes of the name of a rule, at most.
+pub const RULE_NAME_LEN_MAX: usize = 32;
+
+/// The name of a rule of the operator's: ASCII letters, digits, `-` and `_`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RuleName(ArrayString<RULE_NAME_LEN_MAX>);
+
+/// What the name of a rule may look like.
+#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("use 1 to 32 ASCII letters, digits, `-` and `_`")]
+pub struct NotRuleName;
+
+impl FromStr for RuleName {
+    type Err = NotRuleName;
+
+    fn from_str(text: &str) -> Result<Self, NotRuleName> {
+        let is_allowed = |c: u8| c.is_ascii_alphanumeric() || c == b'-' || c == b'_';
+        if text.is_empty() || !text.bytes().all(is_allowed) {
+            return Err(NotRuleName);
+        }
+        ArrayString::from(text).map(Self).map_err(|_| NotRuleName)
+    }
+}
+
+impl RuleName {
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn parse(reader: &Reader<'_>) -> Result<Self, Error> {
+        let bytes = reader.bytes(protect::RULE)?;
+        let len = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+        let (name, padding) = bytes.split_at(len);
+        let name = core::str::from_utf8(name).ok().and_then(|name| name.parse().ok());
+        name.filter(|_| padding.iter().all(|byte| *byte == 0))
+            .ok_or(Error::Invalid { field: protect::RULE.name, value: bytes[0].into() })
+    }
+
+    fn padded(&self) -> [u8; RULE_NAME_LEN_MAX] {
+        let mut bytes = [0; RULE_NAME_LEN_MAX];
+        bytes[..self.0.len()].copy_from_slice(self.0.as_bytes());
+        bytes
+    }
+}
+
+impl fmt::Display for RuleName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// From a gateway that is replaced, of each process that has queue pairs of a soft RNIC: "pass on what is for them".
 /// The way to it travels beside this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -382,6 +458,7 @@ enum Kind {
     Replaced = 13,
     Before = 14,
     Relay = 15,
+    Protect = 16,
 }
 
 impl header::Kind for Kind {
@@ -402,6 +479,7 @@ impl header::Kind for Kind {
             Self::Replaced,
             Self::Before,
             Self::Relay,
+            Self::Protect,
         ];
         kinds.into_iter().find(|kind| kind.code() == code)
     }
@@ -427,6 +505,7 @@ impl header::Kind for Kind {
             Self::Replaced => "Replaced",
             Self::Before => "Before",
             Self::Relay => "Relay",
+            Self::Protect => "Protect",
         }
     }
 
@@ -438,6 +517,7 @@ impl header::Kind for Kind {
             Self::Names | Self::Before => names::LEN,
             Self::Receiver => receiver::LEN,
             Self::Relay => Relay::LEN,
+            Self::Protect => protect::LEN,
             Self::Waiting => waiting::LEN,
             Self::StatusRequest
             | Self::Status
@@ -468,6 +548,9 @@ const _: () = assert!(receiver::ADDRESS.at == header::LEN);
 const _: () = assert!(receiver::ADDRESS.at + 16 == receiver::LEN);
 const _: () = assert!(relay::LANE.at == receiver::LEN && relay::LANE.at + 1 == relay::RESERVED.at);
 const _: () = assert!(relay::RESERVED.at + 3 == Relay::LEN);
+const _: () = assert!(protect::RULE.at == HandOver::LEN);
+const _: () = assert!(protect::RULE.at + RULE_NAME_LEN_MAX == protect::LEN);
+const _: () = assert!(Relay::LEN <= EMITTED_LEN_MAX);
 const _: () = assert!(waiting::USER.at == HandOver::LEN && waiting::USER.at + 4 == waiting::LEN);
 const _: () = assert!(Greeting::LEN <= EMITTED_LEN_MAX && judged::LEN <= EMITTED_LEN_MAX);
 const _: () = assert!(HandOver::LEN <= EMITTED_LEN_MAX && waiting::LEN <= EMITTED_LEN_MAX);
@@ -486,6 +569,10 @@ mod tests {
     const WAITING: [u8; waiting::LEN] =
         *b"SSGW\0\x01\0\x0C\0\0\0\x18\x02\0\xC0\x01\0\x02\0\0\0\0\x03\xE9";
 
+    const PROTECT: [u8; protect::LEN] =
+        *b"SSGW\0\x01\0\x10\0\0\0\x34\x02\0\xC0\x01\0\x02\0\0logs\0\0\0\0\
+        \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+
     fn emitted(message: &Message) -> std::vec::Vec<u8> {
         let mut out = [0xFF; EMITTED_LEN_MAX];
         let len = message.emit(&mut out).unwrap();
@@ -499,6 +586,7 @@ mod tests {
         for (message, bytes) in [
             (Message::Greeting(Greeting { port: 12_345, user: 1000 }), &GREETING[..]),
             (Message::HandOver(hand_over), &HAND_OVER[..]),
+            (Message::Protect(hand_over, "logs".parse().unwrap()), &PROTECT),
             (Message::StatusRequest, b"SSGW\0\x01\0\x03\0\0\0\x0C"),
             (Message::Status, b"SSGW\0\x01\0\x04\0\0\0\x0C"),
             (Message::RulesChanged, b"SSGW\0\x01\0\x05\0\0\0\x0C"),
@@ -522,7 +610,9 @@ mod tests {
 
     #[test]
     fn what_is_cut_off_or_goes_on_is_refused() {
-        for whole in [&GREETING[..], &HAND_OVER[..], &RECEIVER[..], &RELAY[..], &WAITING[..]] {
+        for whole in
+            [&GREETING[..], &HAND_OVER[..], &RECEIVER[..], &RELAY[..], &WAITING[..], &PROTECT[..]]
+        {
             for len in 0..whole.len() {
                 assert!(Message::parse(&whole[..len]).is_err(), "{len}");
             }
@@ -533,16 +623,19 @@ mod tests {
 
     #[test]
     fn each_wrong_field_is_named() {
-        let changes: [(&[u8], usize, u8, &str); 9] = [
+        let changes: [(&[u8], usize, u8, &str); 12] = [
             (&GREETING, 0, b'X', "hand-over magic"),
             (&GREETING, 5, 2, "hand-over version"),
-            (&GREETING, 7, 16, "hand-over kind"),
+            (&GREETING, 7, 17, "hand-over kind"),
             (&GREETING, 7, 3, "hand-over length"),
             (&HAND_OVER, 11, 21, "hand-over length"),
             (&HAND_OVER, 12, 0, "HandOver role"),
             (&HAND_OVER, 12, 3, "HandOver role"),
             (&HAND_OVER, 17, 3, "HandOver RMBE length"),
             (&HAND_OVER, 17, 0x20, "HandOver RMBE length"),
+            (&PROTECT, 20, 0, "Protect rule"),
+            (&PROTECT, 21, b' ', "Protect rule"),
+            (&PROTECT, 30, b'x', "Protect rule"),
         ];
         for (whole, at, value, name) in changes {
             let mut bytes = whole.to_vec();
@@ -567,6 +660,14 @@ mod tests {
             bytes[reserved].fill(0xFF);
             assert_eq!(Message::parse(&bytes), Message::parse(whole));
         }
+    }
+
+    #[test]
+    fn names_are_short_and_plain() {
+        for text in ["", "a b", "a|b", "a;b", "\u{e4}", "x12345678901234567890123456789012"] {
+            assert_eq!(text.parse::<RuleName>(), Err(NotRuleName), "{text}");
+        }
+        assert_eq!("Web_1-a".parse::<RuleName>().unwrap().as_str(), "Web_1-a");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use sidestep_gateway::status::{self, Mode, Reason, Status};
+use sidestep_gateway::status::{self, Mode, Protection, Reason, Status};
 use sidestep_observe::Connection;
 
 /// What the gateway says of its connections, by port.
@@ -40,6 +40,7 @@ impl Path<'_> {
         match self.0.map(|connection| connection.mode) {
             Some(Mode::SmcR) => "SMC-R",
             Some(Mode::Tcp) => "TCP",
+            Some(Mode::Tls) => "TLS",
             Some(Mode::Deciding) | None => "gateway",
         }
     }
@@ -55,13 +56,24 @@ impl Path<'_> {
     }
 
     /// What stands in the column of reasons.
-    pub(super) fn words(&self) -> &str {
-        match self.0.map(|connection| connection.mode) {
+    pub(super) fn words(&self) -> String {
+        let words = match self.0.map(|connection| connection.mode) {
             Some(Mode::SmcR) => "",
             Some(Mode::Tcp) => self.fallback().map_or("", |reason| &reason.text),
+            Some(Mode::Tls) => return self.protection().unwrap_or_default(),
             Some(Mode::Deciding) => "the two hosts are agreeing",
             None => "goes by the gateway, which cannot be asked from here",
-        }
+        };
+        words.to_owned()
+    }
+
+    /// What TLS protects it by, such as `TLS 1.3 TLS_AES_256_GCM_SHA384 logs`: version, suite and rule.
+    pub(super) fn protection(&self) -> Option<String> {
+        let Protection { rule, version, cipher } = self.0?.protection.as_ref()?;
+        Some(match (version, cipher) {
+            (Some(version), Some(cipher)) => format!("{version} {cipher} {rule}"),
+            _ => format!("the handshake of TLS goes on, by rule {rule}"),
+        })
     }
 }
 
@@ -93,11 +105,22 @@ mod tests {
             remote: Some("127.0.0.1:40000".parse().unwrap()),
             mode,
             reason,
+            protection: None,
             link_group: None,
             link: None,
             traffic: Traffic::default(),
             moves: 0,
         }
+    }
+
+    fn protected(port: u16, by: Option<(&str, &str)>) -> status::Connection {
+        let protection = Protection {
+            rule: "logs".to_owned(),
+            version: by.map(|(version, _)| version.to_owned()),
+            cipher: by.map(|(_, cipher)| cipher.to_owned()),
+        };
+        let known = known(port, Mode::Tls, None);
+        status::Connection { protection: Some(protection), ..known }
     }
 
     #[test]
@@ -111,6 +134,8 @@ mod tests {
             known(1, Mode::SmcR, None),
             known(2, Mode::Tcp, Some(reason.clone())),
             known(3, Mode::Deciding, None),
+            protected(5, Some(("TLS 1.3", "TLS_AES_256_GCM_SHA384"))),
+            protected(6, None),
         ];
         let beyond = Beyond(said.into_iter().map(|it| (it.port, it)).collect());
         let seen = |session| Connection { session, ..super::super::ss::tests::server() };
@@ -123,6 +148,9 @@ mod tests {
         assert_eq!(of(Some(1)), Some(("SMC-R", String::new(), None)));
         assert_eq!(of(Some(2)), Some(("TCP", reason.text.clone(), Some(reason))));
         assert_eq!(of(Some(3)).unwrap().0, "gateway");
+        let words = "TLS 1.3 TLS_AES_256_GCM_SHA384 logs".to_owned();
+        assert_eq!(of(Some(5)), Some(("TLS", words, None)));
+        assert!(of(Some(6)).is_some_and(|(_, words, _)| words.contains("handshake")));
         assert_eq!(of(Some(4)).unwrap().0, "gateway", "the gateway does not know it");
         let other = Connection { peer: None, ..seen(Some(1)) };
         assert_eq!(beyond.path(&other).unwrap().mode(), "gateway", "another one of that port");

@@ -8,6 +8,7 @@ use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use serde::Serialize;
 
+use super::tls;
 use crate::applied;
 use crate::args::{ConfigApplyArgs, ConfigArgs, ConfigCheckArgs, ConfigCommand};
 use crate::config::{self, ConfigError, Configuration};
@@ -83,6 +84,8 @@ struct Report {
     files: Vec<String>,
     keys: Vec<Value>,
     mistakes: Vec<String>,
+    /// What should be looked after, though it can be used.
+    concerns: Vec<String>,
 }
 
 /// A key and what it comes to.
@@ -110,6 +113,7 @@ impl Report {
             keys: keys.collect(),
             files: configuration.files.iter().map(|(path, _)| shown(path)).collect(),
             mistakes: mistakes.iter().map(ConfigError::to_string).collect(),
+            concerns: tls::concerns_in_words(configuration.settings.tls.as_deref().unwrap_or(&[])),
         }
     }
 
@@ -128,6 +132,9 @@ impl Report {
         let mut text: String = table.lines().map(|line| line.trim().to_owned() + "\n").collect();
         if self.files.is_empty() {
             text += "\nNo configuration file was found.\n";
+        }
+        if !self.concerns.is_empty() {
+            text += &format!("\n{}\n", self.concerns.join("\n"));
         }
         match self.mistakes.len() {
             0 => text + "\nNo mistakes.\n",

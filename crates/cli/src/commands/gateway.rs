@@ -82,7 +82,7 @@ fn start_again(args: &GatewayArgs) -> Result<(), GatewayError> {
         config: args.config.clone(),
         command: [program].into_iter().chain(env::args_os().skip(1)).collect(),
     };
-    Err(Launch::prepare(&run)?.exec().into())
+    Err(Launch::prepare_gateway(&run)?.exec().into())
 }
 
 fn work(args: &GatewayArgs) -> Result<(), GatewayError> {
@@ -177,6 +177,7 @@ fn settings(args: &GatewayArgs) -> Result<Settings, ConfigError> {
         false => args.adapters.clone(),
     };
     let faults = settings.faults.map(FaultPlan::plan);
+    let rules = settings.tls.clone().unwrap_or_default();
     let options = settings.into_options();
     let ueids = options.eid.names().filter_map(|name| Eid::ueid(name).ok()).collect();
     Ok(Settings {
@@ -184,6 +185,7 @@ fn settings(args: &GatewayArgs) -> Result<Settings, ConfigError> {
         networks: options.pnet.of_interfaces().collect(),
         ueids,
         faults,
+        rules,
         drain_limit: args.drain_limit,
     })
 }

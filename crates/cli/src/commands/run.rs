@@ -66,12 +66,19 @@ pub(super) struct Launch {
 impl Launch {
     /// Checks everything that can be checked, and warns if the program will stay on TCP.
     pub(super) fn prepare(args: &RunArgs) -> Result<Self, RunError> {
-        Self::with_wishes(args, Wishes::gather(args, None)?)
+        Self::with_wishes(args, Wishes::gather(args, Settings::default())?)
     }
 
     /// The same for a program that shows what it counts to the assessor of this name.
     pub(super) fn prepare_for(args: &RunArgs, assessor: &str) -> Result<Self, RunError> {
-        Self::with_wishes(args, Wishes::gather(args, Some(assessor))?)
+        let assessor = Some(assessor.to_owned());
+        Self::with_wishes(args, Wishes::gather(args, Settings { assessor, ..Settings::default() })?)
+    }
+
+    /// The same for the gateway, to which no rule of TLS applies: it would hand over to itself.
+    pub(super) fn prepare_gateway(args: &RunArgs) -> Result<Self, RunError> {
+        let tls = Some(Vec::new());
+        Self::with_wishes(args, Wishes::gather(args, Settings { tls, ..Settings::default() })?)
     }
 
     fn with_wishes(args: &RunArgs, wishes: Wishes) -> Result<Self, RunError> {
@@ -149,15 +156,14 @@ pub(super) fn variables_for_service(
 }
 
 impl Wishes {
-    /// From the command line, the configuration files and the defaults.
-    fn gather(args: &RunArgs, assessor: Option<&str>) -> Result<Self, RunError> {
+    /// From what goes before all else, the command line, the configuration files and the defaults.
+    fn gather(args: &RunArgs, first: Settings) -> Result<Self, RunError> {
         let candidates = config::candidates(args.config.as_deref(), |name| std::env::var_os(name));
         let (configuration, errors) = Configuration::of(candidates.clone());
         if let Some(error) = errors.into_iter().next() {
             return Err(error.into());
         }
-        let assessor = assessor.map(str::to_owned);
-        let command_line = Settings { assessor, ..command_line_settings(args) };
+        let command_line = first.or(command_line_settings(args));
         let sources = applied::sources(&candidates, &configuration, &command_line);
         let options = command_line.or(configuration.settings).into_options();
         if let Some(path) = &options.log_file {

@@ -195,6 +195,8 @@ struct Row<'a> {
     wakeups: u64,
     /// The VIP that it was made to and the target that has it.
     vip: Option<&'a str>,
+    /// What TLS protects it by: version, suite and rule.
+    protection: Option<String>,
 }
 
 fn to_json(connections: &[Connection], beyond: &Beyond, steered: &Steered) -> String {
@@ -226,6 +228,7 @@ impl<'a> Row<'a> {
             messages_received: counters.messages_received,
             ring_bytes_sent: counters.ring_bytes_sent,
             ring_bytes_received: counters.ring_bytes_received,
+            protection: way.as_ref().and_then(Way::protection),
             reason: way.map_or(fallback, |way| way.fallback().map(ReasonRow::by_gateway)),
             waits: counters.waits,
             waits_beside_strangers: counters.waits_beside_strangers,
@@ -299,7 +302,7 @@ fn cells(connection: &Connection, beyond: &Beyond, steered: &Steered) -> [String
         traffic(counters.bytes_sent, counters.messages_sent),
         traffic(counters.bytes_received, counters.messages_received),
         format!("{}/{}/{}", counters.spins, counters.parks, counters.wakeups),
-        [way.map_or_else(|| remark(connection), |way| way.words().to_owned())]
+        [way.map_or_else(|| remark(connection), |way| way.words())]
             .into_iter()
             .filter(|words| !words.is_empty())
             .chain(target_of(connection, steered).map(|target| format!("by VIP: {target}")))
@@ -329,6 +332,10 @@ fn sums(connections: &[Connection], beyond: &Beyond) -> String {
     match of("SMC-R") {
         0 => {}
         smc_r => text += &format!(", SMC-R: {smc_r}"),
+    }
+    match of("TLS") {
+        0 => {}
+        tls => text += &format!(", TLS: {tls}"),
     }
     let closed = connections.iter().filter(|c| c.mode == Mode::Lingering);
     match closed.count() {

@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
+use sidestep_gateway::status::{Refusal, Status};
 use sidestep_observe::{Connection, Program, Snapshot};
 use thiserror::Error;
 
@@ -112,6 +113,22 @@ fn explain(subject: Subject) -> Result<Explanation, WhyError> {
     }
 }
 
+/// What the gateway has refused lately for lack of TLS. One that cannot be asked tells nothing.
+fn refusals(asked: &Asked) -> Vec<Refusal> {
+    let told = Status::ask().map(|status| status.refusals).unwrap_or_default();
+    let is_meant = |it: &Refusal| {
+        let ends = [it.local, it.remote];
+        let server = if it.is_server { it.local } else { it.remote };
+        match asked {
+            Asked::Processes(_) => false,
+            Asked::Port(port) => server.is_some_and(|end| end.port() == *port),
+            Asked::Host(ip) => ends.iter().flatten().any(|end| end.ip() == *ip),
+            Asked::Address(address) => ends.contains(&Some(*address)),
+        }
+    };
+    told.into_iter().filter(is_meant).collect()
+}
+
 impl Sight<'_> {
     /// A number is a process under Sidestep, else a port, else a plain process.
     fn explain_number(&self, number: u32) -> Result<Explanation, WhyError> {
@@ -167,15 +184,16 @@ impl Sight<'_> {
         let listeners: Vec<_> =
             self.host.listeners(port).into_iter().map(|it| self.row(it)).collect();
         let findings = self.findings(&Asked::Port(port));
-        if listeners.is_empty() && findings.is_empty() {
+        let refusals = refusals(&Asked::Port(port));
+        if listeners.is_empty() && findings.is_empty() && refusals.is_empty() {
             return Err(WhyError::UnknownPort(port, self.what_is_hidden()));
         }
         let subject = format!("port {port}");
-        Ok(Explanation { subject, hint, listeners, findings, untold: self.untold() })
+        Ok(Explanation { subject, hint, listeners, findings, refusals, untold: self.untold() })
     }
 
     fn explain_address(&self, subject: Subject, asked: Asked) -> Result<Explanation, WhyError> {
-        let findings = self.findings(&asked);
+        let (findings, refusals) = (self.findings(&asked), refusals(&asked));
         let listeners: Vec<_> = match asked {
             Asked::Address(address) => {
                 let is_asked_for = |listener: &host::Listener| {
@@ -186,11 +204,12 @@ impl Sight<'_> {
             }
             _ => Vec::new(),
         };
-        if listeners.is_empty() && findings.is_empty() {
+        if listeners.is_empty() && findings.is_empty() && refusals.is_empty() {
             return Err(WhyError::UnknownAddress(subject, self.what_is_hidden()));
         }
         let subject = subject.to_string();
-        Ok(Explanation { subject, hint: None, listeners, findings, untold: self.untold() })
+        let untold = self.untold();
+        Ok(Explanation { subject, hint: None, listeners, findings, refusals, untold })
     }
 
     fn untold(&self) -> u64 {

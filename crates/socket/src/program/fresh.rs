@@ -2,7 +2,7 @@
 
 use crate::process::options::{self, Promotion};
 use crate::process::{home, loan, unseen};
-use crate::program::{life, tracking};
+use crate::program::{life, protection, tracking};
 use crate::rendezvous::{listeners, tcp_option};
 use crate::table::sock::Sock;
 use crate::table::{descriptors, places};
@@ -24,11 +24,13 @@ pub fn note_fresh(fd: i32) {
     }
 }
 
-/// Whether a socket may connect without an object: it has none, and no agent wants to know of
-/// it before.
+/// Whether a socket may connect without an object: it has none, and no agent and
+/// no rule of TLS wants to know of it before.
 #[must_use]
 pub fn may_connect(fd: i32) -> bool {
-    is_fresh(fd) && tcp_option::is_absent()
+    // A rule of TLS that is new is for this one, too.
+    listeners::follow_settings();
+    is_fresh(fd) && tcp_option::is_absent() && !protection::concerns_clients()
 }
 
 pub(crate) fn is_fresh(fd: i32) -> bool {
@@ -44,7 +46,8 @@ pub fn begin_client(fd: i32, server_port: u16) -> bool {
 /// A connection was accepted from a listener of ours, under this number if that still leads to it. False: it needs an object.
 #[must_use]
 pub fn begin_server(fd: i32, known: Option<&Sock>, listener: i32) -> bool {
-    let Some(known) = known else { return false };
+    listeners::follow_settings();
+    let Some(known) = known.filter(|_| !protection::concerns_servers()) else { return false };
     let port = known.port_without_wishes();
     let is_settled = known.is_marked() && descriptors::leads_to(listener, known);
     port.filter(|_| is_settled)

@@ -6,7 +6,7 @@ use crate::polling::epoll;
 use crate::process::loan;
 use crate::process::owner::Held;
 use crate::process::tcp::{self, Name};
-use crate::program::{dead_end, life};
+use crate::program::{dead_end, life, protection};
 use crate::rendezvous::gateway::{LINE, PATIENCE};
 use crate::rendezvous::tcp_option;
 use crate::table::descriptors::{self, Use};
@@ -28,10 +28,10 @@ const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(1500);
 /// A Decline of version 1.
 const DECLINE_LEN: usize = 28;
 
-/// A socket is connected, or has begun to connect. True if the option was offered to another host:
-/// then what came of it decides, at once or when it is known.
+/// A socket is connected, or has begun to connect. True if the option was offered to another host, or
+/// TLS is to protect it: then what came of it decides, at once or when it is known.
 pub fn offered(sock: &Use, fd: i32) -> bool {
-    let is_offered = sock.is_for_hosts.load(Ordering::Relaxed);
+    let is_offered = sock.is_for_hosts() || sock.rule().is_some();
     if is_offered {
         sock.cookie.store(tcp::socket_cookie(fd), Ordering::Relaxed);
         sock.offer(settle);
@@ -58,7 +58,7 @@ fn settle_in_turn(sock: &'static Sock, fd: i32) {
     if sock.phase() != Phase::Offered || ledger::is_connecting(fd) {
         return;
     }
-    if tcp_option::is_agreed_with_host(sock, fd) {
+    if sock.rule().is_some() || tcp_option::is_agreed_with_host(sock, fd) {
         hand_over(sock, fd, Side::Client);
     } else {
         life::succeed(sock, life::renewed(sock, fd, None), fd);
@@ -133,8 +133,8 @@ pub(crate) fn after_fork_in_child() {
 /// The gateway gets the connection, and its descriptors stand for one to the gateway.
 pub(crate) fn hand_over(old: &'static Sock, fd: i32, side: Side) {
     let Some((way, session)) = open_session(old, fd, side) else {
-        crate::log!(Warn, "the gateway has gone: a connection to another host is without SMC-R");
-        if side == Side::Client && decline(fd) {
+        crate::log!(Warn, "the gateway has gone: a connection is without SMC-R, or is to have TLS");
+        if side == Side::Client && old.rule().is_none() && decline(fd) {
             return life::succeed(old, life::renewed(old, fd, None), fd);
         }
         dead_end::close_off(fd);
@@ -159,7 +159,11 @@ fn open_session(sock: &Sock, fd: i32, side: Side) -> Option<(i32, Session)> {
     let session = sys::connect_to_self(way, is_ipv6, port, PATIENCE).ok().and_then(|_| {
         let session = describe(way, fd, side)?;
         let hand_over = HandOver { side, port: session.port, rmbe: sock.rmbe() };
-        give(line, hand_over, fd).map(|_| session)
+        let message = match sock.rule() {
+            Some(at) => Message::Protect(hand_over, protection::name(at)?),
+            None => Message::HandOver(hand_over),
+        };
+        give(line, message, fd).map(|_| session)
     });
     if session.is_none() {
         sys::close_number(way);
@@ -177,9 +181,9 @@ fn describe(way: i32, fd: i32, side: Side) -> Option<Session> {
     })
 }
 
-pub(crate) fn give(line: i32, hand_over: HandOver, fd: i32) -> Option<usize> {
+pub(crate) fn give(line: i32, message: Message, fd: i32) -> Option<usize> {
     let mut bytes = [0; EMITTED_LEN_MAX];
-    let len = Message::HandOver(hand_over).emit(&mut bytes).ok()?;
+    let len = message.emit(&mut bytes).ok()?;
     sys::poll_until(sys::seat(line), libc::POLLOUT, Some(PATIENCE)).ok()?;
     sys::send_over(line, &bytes[..len], &[fd]).ok()
 }
@@ -235,10 +239,10 @@ pub fn name(fd: i32, peer: bool) -> Option<Name> {
     Some(if peer { session.peer } else { session.local })
 }
 
-/// A connection was accepted that may be another host's. True: it was, and the descriptor means
-/// another one now.
+/// A connection was accepted that may be another host's, or TLS's. True: it was, and the descriptor
+/// means another one now.
 pub fn accepted(sock: &'static Sock, fd: i32) -> bool {
-    let is_one = tcp_option::is_agreed_with_host(sock, fd);
+    let is_one = protection::accepted(sock, fd) || tcp_option::is_agreed_with_host(sock, fd);
     if is_one {
         hand_over(sock, fd, Side::Server);
     }

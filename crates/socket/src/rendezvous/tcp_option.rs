@@ -61,13 +61,13 @@ fn mark(
     may_lead_out: impl FnOnce() -> bool,
 ) {
     sock.has_tcp_option.store(false, Ordering::Relaxed);
-    sock.is_for_hosts.store(false, Ordering::Relaxed);
+    sock.set_for_hosts(false);
     if is_absent() || !wants_option(sock) || !is_permitted() {
         return;
     }
     let is_for_hosts = may_lead_out() && say(fd, question::MARK_FOR_HOSTS).is_ok();
     let is_marked = is_for_hosts || say(fd, question::MARK).is_ok();
-    sock.is_for_hosts.store(is_for_hosts, Ordering::Relaxed);
+    sock.set_for_hosts(is_for_hosts);
     sock.has_tcp_option.store(is_marked, Ordering::Relaxed);
     if !is_marked {
         ABSENT_UNTIL.store(sys::coarse_ns() + ABSENT_NS, Ordering::Relaxed);
@@ -92,7 +92,7 @@ pub fn after_listen(sock: &Sock, fd: i32) {
 
 /// A listener is to answer other hosts no more, because what they would send cannot be handed over.
 pub(crate) fn withdraw(sock: &Sock, fd: i32) {
-    if sock.is_for_hosts.load(Ordering::Relaxed) {
+    if sock.is_for_hosts() {
         let _ = say(fd, question::MARK);
     }
 }
@@ -101,7 +101,7 @@ pub(crate) fn withdraw(sock: &Sock, fd: i32) {
 /// on the connection belongs to CLC, so the gateway has to be given it before the program does
 /// any I/O. To be asked once, of a connected or accepted socket whose handshake is over.
 pub fn is_agreed_with_host(sock: &Sock, fd: i32) -> bool {
-    if !sock.is_for_hosts.swap(false, Ordering::Relaxed) {
+    if !sock.take_for_hosts() {
         return false;
     }
     let answer = say(fd, question::IS_AGREED);

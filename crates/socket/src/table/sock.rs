@@ -29,10 +29,19 @@ use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys;
 use sidestep_device::valid::{Renew, Zeroable};
 use sidestep_proto::autosmc::Traffic;
+use sidestep_proto::protection::RULES_MAX;
 use std::sync::OnceLock;
 
 /// Sockets of a process that are tracked at once.
 pub(crate) const SOCKS_MAX: usize = 1 << 17;
+
+/// Words of [`Sock::handed_for`].
+const FOR_NOTHING: u8 = 0;
+const FOR_HOSTS: u8 = 1;
+/// This and the place of the rule.
+const FOR_RULES: u8 = 2;
+
+const _: () = assert!(RULES_MAX < (u8::MAX - FOR_RULES) as usize);
 
 static POOL: Pool<Sock, SOCKS_MAX> = Pool::new();
 
@@ -98,8 +107,9 @@ pub struct Sock {
     /// It, or the listener it comes from, was marked for the TCP option of SMC, and what came
     /// of that was not asked yet (see [`crate::rendezvous::tcp_option`]).
     pub(crate) has_tcp_option: AtomicBool,
-    /// The mark was also for other hosts, and whether one of them has agreed was not asked yet.
-    pub(crate) is_for_hosts: AtomicBool,
+    /// What it is handed over to the gateway for: see [`is_for_hosts`](Sock::is_for_hosts) and
+    /// [`set_rule`](Sock::set_rule); 0 = nothing. A connection that TLS protects is not offered for SMC-R.
+    pub(super) handed_for: AtomicU8,
     /// The kernel's name of the socket while it is [`Phase::Offered`].
     pub(crate) cookie: AtomicU64,
     /// This process begins another program, and has let go of the slot.
@@ -226,7 +236,7 @@ impl Sock {
         let has_wishes = self.receive_buffer.load(Ordering::Relaxed) != 0
             || self.tcp_only.load(Ordering::Relaxed)
             || self.has_tcp_option.load(Ordering::Relaxed)
-            || self.is_for_hosts.load(Ordering::Relaxed);
+            || self.is_for_hosts();
         (!has_wishes).then(|| self.server_port.load(Ordering::Relaxed))
     }
 
@@ -333,10 +343,37 @@ impl Sock {
         self.tcp_only.store(listener.tcp_only.load(Ordering::Relaxed), Ordering::Relaxed);
         let has_tcp_option = listener.has_tcp_option.load(Ordering::Relaxed);
         self.has_tcp_option.store(has_tcp_option, Ordering::Relaxed);
-        let is_for_hosts = listener.is_for_hosts.load(Ordering::Relaxed);
-        self.is_for_hosts.store(is_for_hosts, Ordering::Relaxed);
+        self.set_for_hosts(listener.is_for_hosts());
         let port = listener.server_port.load(Ordering::Relaxed);
         self.server_port.store(port, Ordering::Relaxed);
+    }
+
+    /// The mark for the TCP option was also for other hosts, and whether one of them has agreed was not asked yet.
+    pub(crate) fn is_for_hosts(&self) -> bool {
+        self.handed_for.load(Ordering::Relaxed) == FOR_HOSTS
+    }
+
+    /// Says so, or that nothing is asked.
+    pub(crate) fn set_for_hosts(&self, is_for_hosts: bool) {
+        let what = if is_for_hosts { FOR_HOSTS } else { FOR_NOTHING };
+        self.handed_for.store(what, Ordering::Relaxed);
+    }
+
+    /// Whether that was to be asked; from now on it is not.
+    pub(crate) fn take_for_hosts(&self) -> bool {
+        let (now, relaxed) = (FOR_NOTHING, Ordering::Relaxed);
+        self.handed_for.compare_exchange(FOR_HOSTS, now, relaxed, relaxed).is_ok()
+    }
+
+    /// The place of the rule of TLS that has it, among those of the process.
+    pub(crate) fn rule(&self) -> Option<usize> {
+        self.handed_for.load(Ordering::Relaxed).checked_sub(FOR_RULES).map(usize::from)
+    }
+
+    /// A rule has it, or none.
+    pub(crate) fn set_rule(&self, at: Option<usize>) {
+        let what = at.map_or(FOR_NOTHING, |at| at as u8 + FOR_RULES);
+        self.handed_for.store(what, Ordering::Relaxed);
     }
 
     /// A listener: it has its marker (see [`mark`](crate::rendezvous::listeners::mark)).

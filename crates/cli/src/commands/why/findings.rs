@@ -107,6 +107,8 @@ enum Outcome {
     HandedOver,
     /// So it is, and the gateway passes its bytes on by TCP.
     PassedOn(status::Reason),
+    /// It goes by the gateway, which speaks TLS: version, suite and rule.
+    Protected(String),
     /// Nothing is decided, or was when it ended.
     Undecided,
     /// The ends are agreeing.
@@ -168,7 +170,7 @@ impl Sight<'_> {
             let rank = match kind.outcome {
                 Outcome::Tcp(_) | Outcome::PassedOn(_) => 0,
                 Outcome::Agreeing | Outcome::Undecided => 1,
-                Outcome::Moved | Outcome::HandedOver => 2,
+                Outcome::Moved | Outcome::HandedOver | Outcome::Protected(_) => 2,
             };
             (rank, std::cmp::Reverse(kind.open.saturating_add(kind.in_last_hour)))
         });
@@ -192,8 +194,10 @@ impl Sight<'_> {
             outcome: match (connection.mode, connection.fallback) {
                 _ if connection.session.is_some() => {
                     let path = self.beyond.path(connection);
+                    let protection = path.as_ref().and_then(|path| path.protection());
                     let reason = path.and_then(|path| path.fallback().cloned());
-                    reason.map_or(Outcome::HandedOver, Outcome::PassedOn)
+                    let passed_on = reason.map_or(Outcome::HandedOver, Outcome::PassedOn);
+                    protection.map_or(passed_on, Outcome::Protected)
                 }
                 (Mode::SmcD | Mode::Lingering, _) => Outcome::Moved,
                 (Mode::Negotiating, _) => Outcome::Agreeing,
@@ -244,6 +248,11 @@ impl Sight<'_> {
                      unless the hosts do not agree (see `sidestep ss`)",
                     "both ends have shown by the TCP option that they know SMC",
                 )
+            },
+            Outcome::Protected(words) => Finding {
+                mode: "TLS",
+                decided_by: "the operator's rules of TLS".into(),
+                ..plain(words, "a rule has it, and the gateway speaks TLS with the peer")
             },
             Outcome::PassedOn(reason) => Self::explain_passed_on(reason, plain("", "")),
             Outcome::Agreeing => {

@@ -4,7 +4,10 @@ use std::net::SocketAddr;
 
 use serde::Serialize;
 
+use sidestep_gateway::status::Refusal;
+
 use super::findings::Finding;
+use crate::commands::tls::in_words;
 
 /// What is said; the names are part of the command's interface.
 #[derive(Debug, Default, Serialize)]
@@ -16,6 +19,8 @@ pub(super) struct Explanation {
     /// Who listens, if a port was asked about.
     pub(super) listeners: Vec<ListenerRow>,
     pub(super) findings: Vec<Finding>,
+    /// Connections that have ended because TLS did not protect them.
+    pub(super) refusals: Vec<Refusal>,
     /// Decisions of the last hour that were too many kinds to be told apart.
     pub(super) untold: u64,
 }
@@ -43,7 +48,8 @@ impl Explanation {
         let mut lines = vec![self.subject.clone()];
         lines.extend(self.hint.iter().map(|hint| format!("  ({hint})")));
         lines.extend(self.listeners.iter().map(|listener| format!("  {}", listener.to_text())));
-        if self.findings.is_empty() {
+        lines.extend(self.refusals.iter().map(|it| format!("  not protected: {}", in_words(it))));
+        if self.findings.is_empty() && self.refusals.is_empty() {
             let nothing = "  no connection of a program under Sidestep, now or in the last hour";
             lines.push(nothing.to_owned());
         }

@@ -80,6 +80,7 @@ const fn word(mode: Mode) -> &'static str {
         Mode::Deciding => "deciding",
         Mode::SmcR => "smc-r",
         Mode::Tcp => "tcp",
+        Mode::Tls => "tls",
     }
 }
 

@@ -1,0 +1,250 @@
+//! TLS of this host: rules with their keys, which connection is whose, and what has become of them.
+//!
+//! A library says by which rule it hands a connection over. That is a hint: the rule has to be one of this gateway's
+//! own, and about this connection by what the kernel says of both ends. One that is handed over without a rule
+//! though a rule has it is refused as well, so that no byte goes out in plain text by an older list of rules.
+//!
+//! Files are read when the gateway begins, so a certificate is renewed as a build is: the next gateway, at SIGHUP, has
+//! it, and this one goes on with the connections that it has.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustls::pki_types::CertificateDer;
+use rustls::time_provider::DefaultTimeProvider;
+use sidestep_proto::protection::{Role, RuleName, Subject};
+use sidestep_tls::rule::{Identity, Rule, Trust};
+use sidestep_tls::{Failure, Material, Setup, check, setup};
+use sidestep_wire::host_control::Side;
+
+use crate::control::Offer;
+use crate::handshakes::Handshakes;
+use crate::limits::REFUSALS_MAX;
+use crate::status::{Refusal, RuleStatus};
+
+/// What a gateway has of TLS.
+#[derive(Debug)]
+pub(crate) struct Protection {
+    rules: Vec<Known>,
+    refusals: VecDeque<Refusal>,
+    pub(crate) handshakes: Handshakes,
+}
+
+/// A rule, and what has become of its connections.
+#[derive(Debug)]
+struct Known {
+    rule: Rule,
+    /// Why it cannot be used.
+    setup: Result<Setup, String>,
+    /// Until when its certificate is valid, in seconds since 1970.
+    valid_until: Option<i64>,
+    counts: Counts,
+}
+
+/// Each only grows.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    handshakes: u64,
+    resumed: u64,
+    failed: u64,
+}
+
+/// What a rule decides about a connection.
+pub(crate) enum Verdict {
+    /// No rule is about it.
+    Plain,
+    /// It is protected so, with this peer.
+    Protected(Setup, IpAddr),
+    /// It ends: its refusal is noted.
+    Refused,
+}
+
+impl Protection {
+    /// With these rules, the first that has a connection first.
+    pub(crate) fn new(rules: Vec<Rule>, handshakes: Handshakes) -> Self {
+        let rules = rules.into_iter().map(Known::read).collect();
+        Self { rules, refusals: VecDeque::new(), handshakes }
+    }
+
+    /// What is to become of a connection that was handed over.
+    pub(crate) fn judge(&mut self, offer: &Offer) -> Verdict {
+        let Some(subject) = subject(offer) else { return Verdict::Refused };
+        let known = match offer.rule {
+            Some(name) => {
+                let is_meant = |it: &&Known| it.rule.name() == name && it.rule.scope.has(&subject);
+                self.rules.iter().find(is_meant)
+            }
+            // Which program it is only the library knows.
+            None => {
+                let has = |it: &&Known| it.rule.programs.is_empty() && it.rule.scope.has(&subject);
+                let Some(known) = self.rules.iter().find(has) else { return Verdict::Plain };
+                let (name, role) = (known.rule.name(), subject.role);
+                let words =
+                    "its program has older rules and does not ask for TLS; `sidestep config apply`";
+                self.refuse(&offer.connection, offer.uid, (role, name), (words.to_owned(), None));
+                return Verdict::Refused;
+            }
+        };
+        match (known.map(|known| &known.setup), offer.rule) {
+            (Some(Ok(setup)), _) => Verdict::Protected(setup.clone(), subject.peer),
+            (told, name) => {
+                let words = match told {
+                    Some(Err(words)) => words.clone(),
+                    _ => "the gateway has no such rule for this connection; reload the gateway"
+                        .to_owned(),
+                };
+                if let Some(name) = name {
+                    self.refuse(&offer.connection, offer.uid, (subject.role, name), (words, None));
+                }
+                Verdict::Refused
+            }
+        }
+    }
+
+    /// A connection has come to be protected.
+    pub(crate) fn note_handshake(&mut self, of: (Role, RuleName), is_resumed: bool) {
+        if let Some(counts) = self.counts(of) {
+            counts.handshakes += 1;
+            counts.resumed += u64::from(is_resumed);
+        }
+    }
+
+    /// A connection of this user has not come to be protected, or not to its end.
+    pub(crate) fn note_failure(
+        &mut self,
+        n: &TcpStream,
+        user: u32,
+        of: (Role, RuleName),
+        failure: &Failure,
+    ) {
+        let alert = failure.alert().map(|alert| alert.number());
+        self.refuse(n, user, of, (failure.to_string(), alert));
+    }
+
+    fn refuse(
+        &mut self,
+        n: &TcpStream,
+        user: u32,
+        of: (Role, RuleName),
+        (words, alert): (String, Option<u8>),
+    ) {
+        let (role, name) = of;
+        if let Some(counts) = self.counts(of) {
+            counts.failed += 1;
+        }
+        let canonical = |it: SocketAddr| SocketAddr::new(it.ip().to_canonical(), it.port());
+        let refusal = Refusal {
+            user,
+            local: n.local_addr().ok().map(canonical),
+            remote: n.peer_addr().ok().map(canonical),
+            rule: name.to_string(),
+            is_server: role == Role::Inbound,
+            words,
+            alert,
+            at: seconds_since_1970(),
+        };
+        log::warn!(
+            "rule {name}: a connection of user {user} with {} is reset: {}",
+            refusal.remote.map_or("a peer that has gone".to_owned(), |it| it.to_string()),
+            refusal.words
+        );
+        if self.refusals.len() == REFUSALS_MAX {
+            self.refusals.pop_front();
+        }
+        self.refusals.push_back(refusal);
+    }
+
+    fn counts(&mut self, (role, name): (Role, RuleName)) -> Option<&mut Counts> {
+        let is_meant = |it: &&mut Known| it.rule.name() == name && it.rule.scope.role == role;
+        self.rules.iter_mut().find(is_meant).map(|known| &mut known.counts)
+    }
+
+    /// For displays: the rules, and what was refused lately.
+    pub(crate) fn status(&self) -> (Vec<RuleStatus>, Vec<Refusal>) {
+        let rules = self.rules.iter().map(Known::status).collect();
+        (rules, self.refusals.iter().cloned().collect())
+    }
+}
+
+/// What the kernel says of a connection. `None`: it has ended.
+fn subject(offer: &Offer) -> Option<Subject> {
+    let (local, peer) = (offer.connection.local_addr().ok()?, offer.connection.peer_addr().ok()?);
+    let (role, port) = match offer.side {
+        Side::Client => (Role::Outbound, peer.port()),
+        Side::Server => (Role::Inbound, local.port()),
+    };
+    Some(Subject { role, port, peer: peer.ip().to_canonical(), user: offer.uid })
+}
+
+fn seconds_since_1970() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |it: Duration| it.as_secs() as i64)
+}
+
+impl Known {
+    /// A rule whose files cannot be used stays one: what it is about is refused.
+    fn read(rule: Rule) -> Self {
+        let setup = set_up(&rule);
+        let certificate = rule.identity.as_ref().and_then(|it| fs::read(&it.certificate).ok());
+        let valid_until = certificate.and_then(|pem| check::valid_until(&pem).ok());
+        let name = rule.name();
+        if let Err(words) = &setup {
+            log::error!("rule {name} refuses all of its connections: {words}");
+        }
+        let now = seconds_since_1970();
+        if let Some(concern) = valid_until.and_then(|until| check::validity(until, now)) {
+            log::warn!("rule {name}: {concern}");
+        }
+        Self { rule, setup, valid_until, counts: Counts::default() }
+    }
+
+    fn status(&self) -> RuleStatus {
+        RuleStatus {
+            name: self.rule.name().to_string(),
+            is_server: self.rule.scope.role == Role::Inbound,
+            handshakes: self.counts.handshakes,
+            resumed: self.counts.resumed,
+            failed: self.counts.failed,
+            valid_until: self.valid_until,
+            trouble: self.setup.as_ref().err().cloned(),
+        }
+    }
+}
+
+/// Reads the files of a rule.
+///
+/// **Errors**: what is wrong with which of them.
+fn set_up(rule: &Rule) -> Result<Setup, String> {
+    let identity = match &rule.identity {
+        Some(Identity { certificate, key }) => Some((read(certificate)?, read(key)?)),
+        None => None,
+    };
+    let material = Material { identity, anchors: anchors(&rule.trust)? };
+    Setup::new(rule.clone(), &material, Arc::new(DefaultTimeProvider))
+        .map_err(|error| error.to_string())
+}
+
+fn anchors(trust: &Trust) -> Result<Vec<CertificateDer<'static>>, String> {
+    match trust {
+        Trust::File(path) => {
+            setup::anchors(&read(path)?).map_err(|error| format!("{}: {error}", path.display()))
+        }
+        Trust::System => {
+            let found = rustls_native_certs::load_native_certs();
+            match found.certs.is_empty() {
+                true => {
+                    Err("the system trusts no authority; install ca-certificates, or set trust"
+                        .to_owned())
+                }
+                false => Ok(found.certs),
+            }
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    fs::read(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))
+}

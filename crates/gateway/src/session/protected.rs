@@ -1,0 +1,437 @@
+//! A connection that TLS protects: the program's bytes on H, records on N.
+//!
+//! ```text
+//!             ┌── Handshake: H is not read, so the program's bytes wait there
+//!     refused │      │ over
+//!             │      v
+//!             │   H ──> write ──> records ──> N        the program's end: close_notify, FIN on N
+//!             │   H <── read  <── take    <── N        close_notify: FIN on H
+//!             v      │
+//!       alert on N,  └── both have ended, or one is reset
+//!       H is reset
+//! ```
+//!
+//! | One side | becomes on the other |
+//! |---|---|
+//! | H ends (FIN) | `close_notify`, then FIN; with `half_close = "hold"` once the peer has ended |
+//! | H is reset | RST on N |
+//! | N says `close_notify` | FIN on H |
+//! | N ends without it | RST on H; with `unclean_end = "eof"` FIN |
+//! | N is reset, or what comes was changed | RST on H |
+//! | H is full, or N is | the other side is not read; at most one chunk is kept |
+//! | an urgent byte | in line, without its mark: TLS has none |
+//!
+//! On N goes what the session has made of bytes, and nothing else: there is no way from H to N past it.
+
+use super::{Cut, End, Fate, Ready, Session, World, pass_on};
+use crate::bytes::Kept;
+use crate::control::Offer;
+use crate::handshakes::Done;
+use crate::intake::{self, Intake};
+use crate::limits::{HANDSHAKE_PATIENCE, TURN};
+use crate::status;
+use rustix::net::sockopt;
+use sidestep_engine::Sizes;
+use sidestep_proto::protection::{Role, RuleName};
+use sidestep_rdma::memory::Stretch;
+use sidestep_tls::rule::HalfClose;
+use sidestep_tls::session::{Got, Protection};
+use sidestep_tls::{Failure, Session as Tls, Setup};
+use std::mem;
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Protected {
+    of: (Role, RuleName),
+    half_close: HalfClose,
+    /// `None`: a thread works on it.
+    tls: Option<Box<Tls>>,
+    /// When the handshake has to be over; `None`: it is.
+    due: Option<Duration>,
+    protection: Option<Protection>,
+    /// What N has not taken.
+    records: Kept,
+    /// What the session has not taken.
+    incoming: Kept,
+    /// What H has not taken.
+    plain: Kept,
+    /// The program sends no more.
+    has_ended: bool,
+    /// `close_notify` is behind the records.
+    has_closed: bool,
+    /// N has ended behind it.
+    peer_is_told: bool,
+    /// The peer sends no more.
+    peer_has_ended: bool,
+    /// So does its TCP.
+    n_has_ended: bool,
+    /// H has ended.
+    is_told: bool,
+    has_failed: bool,
+}
+
+/// Why it ends before its time.
+enum Stop {
+    Failed(Failure),
+    /// H is gone.
+    Program,
+    /// N is.
+    Network,
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl Session {
+    /// One that a rule protects. A thread begins its handshake.
+    pub(crate) fn protect(
+        number: u64,
+        offer: Offer,
+        h: TcpStream,
+        setup: &Setup,
+        now: Duration,
+    ) -> Self {
+        let rule = setup.rule();
+        let protected = Protected {
+            of: (rule.scope.role, rule.name()),
+            half_close: rule.half_close,
+            tls: None,
+            due: Some(now + HANDSHAKE_PATIENCE),
+            protection: None,
+            records: Kept::default(),
+            incoming: Kept::default(),
+            plain: Kept::default(),
+            has_ended: false,
+            has_closed: false,
+            peer_is_told: false,
+            peer_has_ended: false,
+            n_has_ended: false,
+            is_told: false,
+            has_failed: false,
+        };
+        // Records are whole already. If these cannot be set, the connection has ended, and says so.
+        let _ = offer.connection.set_nodelay(true);
+        let _ = sockopt::set_socket_oobinline(&*offer.connection, true);
+        Self {
+            number,
+            uid: offer.uid,
+            server: None,
+            n: offer.connection,
+            h,
+            n_is: Ready::ALL,
+            h_is: Ready::ALL,
+            // It has none of the host's buffers.
+            sizes: Sizes { rmbe: offer.rmbe, send_buffer: offer.rmbe },
+            token: None,
+            is_denied: false,
+            stage: super::Stage::Protected(Box::new(protected)),
+        }
+    }
+
+    /// A thread has worked on its handshake.
+    pub(crate) fn handle_handshake(
+        &mut self,
+        done: Done,
+        protection: &mut crate::protection::Protection,
+    ) {
+        let super::Stage::Protected(protected) = &mut self.stage else { return };
+        protected.tls = done.session;
+        if let Err(failure) = done.result {
+            protected.fail(&failure, &self.n, self.uid, protection);
+        }
+    }
+
+    /// Whether the handshake of TLS goes on.
+    pub(crate) fn is_shaking_hands(&self) -> bool {
+        matches!(&self.stage, super::Stage::Protected(it) if it.due.is_some())
+    }
+
+    pub(super) fn carry_protected(&mut self, world: &mut World<'_>) -> Fate {
+        let Self { number, uid, n, h, n_is, h_is, stage, .. } = self;
+        let super::Stage::Protected(protected) = stage else { return Fate::HasMore };
+        match protected.go_on(*number, (h, h_is), (n, n_is), world) {
+            Ok(fate) => fate,
+            Err(Stop::Program) => Fate::Over(End::ResetBoth),
+            Err(Stop::Network) => {
+                if protected.due.is_some() {
+                    protected.fail(&Failure::Unfinished, n, *uid, world.protection);
+                }
+                Fate::Over(End::Reset)
+            }
+            Err(Stop::Failed(failure)) => {
+                protected.fail(&failure, n, *uid, world.protection);
+                protected.say_why(n, n_is)
+            }
+        }
+    }
+}
+
+impl Protected {
+    pub(super) fn status(&self) -> status::Protection {
+        let (_, rule) = self.of;
+        status::Protection {
+            rule: rule.to_string(),
+            version: self.protection.map(|it| it.version.to_owned()),
+            cipher: self.protection.map(|it| it.cipher.to_string()),
+        }
+    }
+
+    pub(super) const fn poll_timeout(&self) -> Option<Duration> {
+        self.due
+    }
+
+    fn go_on(
+        &mut self,
+        number: u64,
+        (h, h_is): (&TcpStream, &mut Ready),
+        (n, n_is): (&TcpStream, &mut Ready),
+        world: &mut World<'_>,
+    ) -> Result<Fate, Stop> {
+        if self.has_failed {
+            return Ok(self.say_why(n, n_is));
+        }
+        if self.due.is_some() {
+            if self.shake_hands(number, (n, n_is), world)? {
+                return Ok(Fate::Waits);
+            }
+            log::debug!("connection {number}: {:?} by rule {}", self.protection, self.of.1);
+        }
+        let chunk = mem::take(&mut world.chunk);
+        let outward = self.carry_out((h, h_is), (n, n_is), chunk);
+        // Even if the way out is cut, the program is to have what has come.
+        let inward = self.carry_in((n, n_is), (h, h_is), chunk);
+        world.chunk = chunk;
+        let (more_inward, more_outward) = (inward?, outward?);
+        if self.peer_is_told && self.is_told {
+            return Ok(Fate::Over(End::InOrder));
+        }
+        Ok(if more_outward || more_inward { Fate::HasMore } else { Fate::Waits })
+    }
+
+    /// True: the handshake goes on.
+    fn shake_hands(
+        &mut self,
+        number: u64,
+        (n, n_is): (&TcpStream, &mut Ready),
+        world: &mut World<'_>,
+    ) -> Result<bool, Stop> {
+        if self.due.is_some_and(|due| due <= world.now) {
+            return Err(Failure::TooLate.into());
+        }
+        let Some(mut tls) = self.tls.take() else { return Ok(true) };
+        self.collect(&mut tls);
+        let is_flushed = self.flush(n, n_is)?;
+        if !tls.is_handshaking() {
+            self.due = None;
+            self.protection = tls.protection();
+            let is_resumed = self.protection.is_some_and(|it| it.is_resumed);
+            world.protection.note_handshake(self.of, is_resumed);
+            self.tls = Some(tls);
+            return Ok(false);
+        }
+        let has_news = is_flushed && self.listen(&mut tls, (n, n_is), world.chunk)?;
+        match has_news {
+            true => world.protection.handshakes.process(number, tls),
+            false => self.tls = Some(tls),
+        }
+        Ok(true)
+    }
+
+    /// Takes what has come on N. False: nothing has.
+    fn listen(
+        &mut self,
+        tls: &mut Tls,
+        (n, n_is): (&TcpStream, &mut Ready),
+        chunk: &mut [u8],
+    ) -> Result<bool, Stop> {
+        if !self.incoming.is_empty() {
+            let taken = tls.take(self.incoming.left());
+            self.incoming.take(taken);
+            return Ok(taken > 0);
+        }
+        if self.n_has_ended || !n_is.read {
+            return Ok(false);
+        }
+        match intake::take(n, chunk).map_err(|_| Stop::Network)? {
+            Intake::Bytes { count, .. } => {
+                let taken = tls.take(&chunk[..count]);
+                self.incoming.keep(&chunk[taken..count]);
+            }
+            Intake::End => {
+                self.n_has_ended = true;
+                tls.handle_end();
+            }
+            Intake::Nothing => {
+                n_is.read = false;
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// From the program to its peer. True: there is more.
+    fn carry_out(
+        &mut self,
+        (h, h_is): (&TcpStream, &mut Ready),
+        (n, n_is): (&TcpStream, &mut Ready),
+        chunk: &mut [u8],
+    ) -> Result<bool, Stop> {
+        let Some(mut tls) = self.tls.take() else { return Ok(false) };
+        let result = self.encrypt(&mut tls, (h, h_is), (n, n_is), chunk);
+        self.tls = Some(tls);
+        result
+    }
+
+    fn encrypt(
+        &mut self,
+        tls: &mut Tls,
+        (h, h_is): (&TcpStream, &mut Ready),
+        (n, n_is): (&TcpStream, &mut Ready),
+        chunk: &mut [u8],
+    ) -> Result<bool, Stop> {
+        let mut moved = 0;
+        loop {
+            self.collect(tls);
+            if !self.flush(n, n_is)? {
+                return Ok(false);
+            }
+            if self.has_closed {
+                if !self.peer_is_told {
+                    self.peer_is_told = true;
+                    n.shutdown(Shutdown::Write).map_err(|_| Stop::Network)?;
+                }
+                return Ok(false);
+            }
+            if self.has_ended {
+                if self.half_close == HalfClose::Hold && !self.peer_has_ended {
+                    return Ok(false);
+                }
+                self.has_closed = true;
+                tls.close();
+                continue;
+            }
+            if !h_is.read {
+                return Ok(false);
+            }
+            if moved >= TURN {
+                return Ok(true);
+            }
+            match intake::take(h, chunk).map_err(|_| Stop::Program)? {
+                Intake::Bytes { count, .. } => {
+                    moved += count;
+                    let written = tls.write(&chunk[..count]);
+                    debug_assert_eq!(written, count, "the handshake is over");
+                }
+                Intake::End => self.has_ended = true,
+                Intake::Nothing => h_is.read = false,
+            }
+        }
+    }
+
+    /// From the peer to the program. True: there is more.
+    fn carry_in(
+        &mut self,
+        (n, n_is): (&TcpStream, &mut Ready),
+        (h, h_is): (&TcpStream, &mut Ready),
+        chunk: &mut [u8],
+    ) -> Result<bool, Stop> {
+        let Some(mut tls) = self.tls.take() else { return Ok(false) };
+        let result = self.decrypt(&mut tls, (n, n_is), (h, h_is), chunk);
+        self.tls = Some(tls);
+        let more = result?;
+        if self.peer_has_ended && self.plain.is_empty() && !self.is_told {
+            self.is_told = true;
+            h.shutdown(Shutdown::Write).map_err(|_| Stop::Program)?;
+            // What was held back goes now.
+            return Ok(more || self.has_ended && !self.has_closed);
+        }
+        Ok(more)
+    }
+
+    fn decrypt(
+        &mut self,
+        tls: &mut Tls,
+        (n, n_is): (&TcpStream, &mut Ready),
+        (h, h_is): (&TcpStream, &mut Ready),
+        chunk: &mut [u8],
+    ) -> Result<bool, Stop> {
+        let mut moved = 0;
+        loop {
+            while !self.plain.is_empty() {
+                if !h_is.write {
+                    return Ok(false);
+                }
+                let bytes = [self.plain.left().into(), Stretch::NONE];
+                let sent = pass_on(h, h_is, bytes, false).map_err(|Cut| Stop::Program)?;
+                self.plain.take(sent);
+            }
+            if self.peer_has_ended {
+                return Ok(false);
+            }
+            if moved >= TURN {
+                return Ok(true);
+            }
+            match tls.read(chunk)? {
+                Got::Bytes(count) => {
+                    moved += count;
+                    self.plain.keep(&chunk[..count]);
+                }
+                Got::End => self.peer_has_ended = true,
+                Got::Nothing => {
+                    if !self.listen(tls, (n, n_is), chunk)? {
+                        return Ok(false);
+                    }
+                    tls.process()?;
+                }
+            }
+        }
+    }
+
+    fn collect(&mut self, tls: &mut Tls) {
+        let mut records = Vec::new();
+        tls.transmit(&mut records);
+        self.records.keep(&records);
+    }
+
+    /// False: N has not taken all.
+    fn flush(&mut self, n: &TcpStream, n_is: &mut Ready) -> Result<bool, Stop> {
+        while !self.records.is_empty() {
+            if !n_is.write {
+                return Ok(false);
+            }
+            let bytes = [self.records.left().into(), Stretch::NONE];
+            let sent = pass_on(n, n_is, bytes, false).map_err(|Cut| Stop::Network)?;
+            self.records.take(sent);
+        }
+        Ok(true)
+    }
+
+    fn fail(
+        &mut self,
+        failure: &Failure,
+        n: &TcpStream,
+        user: u32,
+        protection: &mut crate::protection::Protection,
+    ) {
+        if !mem::replace(&mut self.has_failed, true) {
+            self.due = None;
+            protection.note_failure(n, user, self.of, failure);
+        }
+    }
+
+    /// Tells the peer by an alert, as far as N takes it at once, and ends.
+    fn say_why(&mut self, n: &TcpStream, n_is: &mut Ready) -> Fate {
+        if let Some(mut tls) = self.tls.take() {
+            self.collect(&mut tls);
+        }
+        let _ = self.flush(n, n_is);
+        // An end in order, so that the alert is read. The program has no N any more.
+        let _ = n.shutdown(Shutdown::Write);
+        Fate::Over(End::Reset)
+    }
+}
