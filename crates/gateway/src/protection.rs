@@ -53,6 +53,23 @@ struct Counts {
     failed: u64,
 }
 
+/// Whose connection was refused, and where its ends were: its addresses go with it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refused {
+    user: u32,
+    local: Option<SocketAddr>,
+    remote: Option<SocketAddr>,
+}
+
+impl Refused {
+    /// If this one is, later.
+    pub(crate) fn if_ever(n: &TcpStream, user: u32) -> Self {
+        let canonical = |it: SocketAddr| SocketAddr::new(it.ip().to_canonical(), it.port());
+        let (local, remote) = (n.local_addr().ok(), n.peer_addr().ok());
+        Self { user, local: local.map(canonical), remote: remote.map(canonical) }
+    }
+}
+
 /// What a rule decides about a connection.
 pub(crate) enum Verdict {
     /// No rule is about it.
@@ -73,6 +90,7 @@ impl Protection {
     /// What is to become of a connection that was handed over.
     pub(crate) fn judge(&mut self, offer: &Offer) -> Verdict {
         let Some(subject) = subject(offer) else { return Verdict::Refused };
+        let whose = Refused::if_ever(&offer.connection, offer.uid);
         let known = match offer.rule {
             Some(name) => {
                 let is_meant = |it: &&Known| it.rule.name() == name && it.rule.scope.has(&subject);
@@ -85,7 +103,7 @@ impl Protection {
                 let (name, role) = (known.rule.name(), subject.role);
                 let words =
                     "its program has older rules and does not ask for TLS; `sidestep config apply`";
-                self.refuse(&offer.connection, offer.uid, (role, name), (words.to_owned(), None));
+                self.refuse(whose, (role, name), (words.to_owned(), None));
                 return Verdict::Refused;
             }
         };
@@ -98,7 +116,7 @@ impl Protection {
                         .to_owned(),
                 };
                 if let Some(name) = name {
-                    self.refuse(&offer.connection, offer.uid, (subject.role, name), (words, None));
+                    self.refuse(whose, (subject.role, name), (words, None));
                 }
                 Verdict::Refused
             }
@@ -113,22 +131,15 @@ impl Protection {
         }
     }
 
-    /// A connection of this user has not come to be protected, or not to its end.
-    pub(crate) fn note_failure(
-        &mut self,
-        n: &TcpStream,
-        user: u32,
-        of: (Role, RuleName),
-        failure: &Failure,
-    ) {
+    /// A connection has not come to be protected, or not to its end.
+    pub(crate) fn note_failure(&mut self, whose: Refused, of: (Role, RuleName), failure: &Failure) {
         let alert = failure.alert().map(|alert| alert.number());
-        self.refuse(n, user, of, (failure.to_string(), alert));
+        self.refuse(whose, of, (failure.to_string(), alert));
     }
 
     fn refuse(
         &mut self,
-        n: &TcpStream,
-        user: u32,
+        Refused { user, local, remote }: Refused,
         of: (Role, RuleName),
         (words, alert): (String, Option<u8>),
     ) {
@@ -136,11 +147,10 @@ impl Protection {
         if let Some(counts) = self.counts(of) {
             counts.failed += 1;
         }
-        let canonical = |it: SocketAddr| SocketAddr::new(it.ip().to_canonical(), it.port());
         let refusal = Refusal {
             user,
-            local: n.local_addr().ok().map(canonical),
-            remote: n.peer_addr().ok().map(canonical),
+            local,
+            remote,
             rule: name.to_string(),
             is_server: role == Role::Inbound,
             words,

@@ -29,6 +29,7 @@ use crate::control::Offer;
 use crate::handshakes::Done;
 use crate::intake::{self, Intake};
 use crate::limits::{HANDSHAKE_PATIENCE, TURN};
+use crate::protection::{Protection as Rules, Refused};
 use crate::status;
 use rustix::net::sockopt;
 use sidestep_engine::Sizes;
@@ -45,6 +46,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Protected {
     of: (Role, RuleName),
+    whose: Refused,
     half_close: HalfClose,
     /// `None`: a thread works on it.
     tls: Option<Box<Tls>>,
@@ -99,6 +101,7 @@ impl Session {
         let rule = setup.rule();
         let protected = Protected {
             of: (rule.scope.role, rule.name()),
+            whose: Refused::if_ever(&offer.connection, offer.uid),
             half_close: rule.half_close,
             tls: None,
             due: Some(now + HANDSHAKE_PATIENCE),
@@ -134,15 +137,11 @@ impl Session {
     }
 
     /// A thread has worked on its handshake.
-    pub(crate) fn handle_handshake(
-        &mut self,
-        done: Done,
-        protection: &mut crate::protection::Protection,
-    ) {
+    pub(crate) fn handle_handshake(&mut self, done: Done, protection: &mut Rules) {
         let super::Stage::Protected(protected) = &mut self.stage else { return };
         protected.tls = done.session;
         if let Err(failure) = done.result {
-            protected.fail(&failure, &self.n, self.uid, protection);
+            protected.fail(&failure, protection);
         }
     }
 
@@ -152,19 +151,19 @@ impl Session {
     }
 
     pub(super) fn carry_protected(&mut self, world: &mut World<'_>) -> Fate {
-        let Self { number, uid, n, h, n_is, h_is, stage, .. } = self;
+        let Self { number, n, h, n_is, h_is, stage, .. } = self;
         let super::Stage::Protected(protected) = stage else { return Fate::HasMore };
         match protected.go_on(*number, (h, h_is), (n, n_is), world) {
             Ok(fate) => fate,
             Err(Stop::Program) => Fate::Over(End::ResetBoth),
             Err(Stop::Network) => {
                 if protected.due.is_some() {
-                    protected.fail(&Failure::Unfinished, n, *uid, world.protection);
+                    protected.fail(&Failure::Unfinished, world.protection);
                 }
                 Fate::Over(End::Reset)
             }
             Err(Stop::Failed(failure)) => {
-                protected.fail(&failure, n, *uid, world.protection);
+                protected.fail(&failure, world.protection);
                 protected.say_why(n, n_is)
             }
         }
@@ -411,16 +410,10 @@ impl Protected {
         Ok(true)
     }
 
-    fn fail(
-        &mut self,
-        failure: &Failure,
-        n: &TcpStream,
-        user: u32,
-        protection: &mut crate::protection::Protection,
-    ) {
+    fn fail(&mut self, failure: &Failure, protection: &mut Rules) {
         if !mem::replace(&mut self.has_failed, true) {
             self.due = None;
-            protection.note_failure(n, user, self.of, failure);
+            protection.note_failure(self.whose, self.of, failure);
         }
     }
 

@@ -1,0 +1,467 @@
+"""TLS by rules: programs without TLS, and openssl as the peer that has it.
+
+usage: tls.py SIDESTEP SCRATCH
+
+Needs a network namespace of its own, because a gateway is the only one of its. Each test says what came of it;
+the last line is "verified N". What must never happen is that a byte of a program's goes out in plain text: where a
+connection is refused, the peer is a recorder that keeps every byte it gets.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+SIDESTEP, SCRATCH = sys.argv[1], os.path.abspath(sys.argv[2])
+CONFIG = os.path.join(SCRATCH, "tls.toml")
+SECRET = b"not to be seen on the wire "
+PATIENCE = 20
+
+
+def path(name):
+    return os.path.join(SCRATCH, name)
+
+
+# ---- certificates -------------------------------------------------------------------------------
+
+
+def openssl(*words):
+    subprocess.run(("openssl", *words), check=True, capture_output=True, timeout=PATIENCE)
+
+
+def authority(name):
+    openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "30",
+            "-subj", f"/CN={name}", "-addext", "basicConstraints=critical,CA:TRUE",
+            "-keyout", path(f"{name}.key"), "-out", path(f"{name}.pem"))
+
+
+def issue(name, by, names, *when):
+    openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}",
+            "-keyout", path(f"{name}.key"), "-out", path(f"{name}.csr"))
+    with open(path(f"{name}.ext"), "w") as file:
+        file.write(f"subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth\n")
+    openssl("x509", "-req", "-in", path(f"{name}.csr"), "-CA", path(f"{by}.pem"), "-CAkey", path(f"{by}.key"),
+            "-CAcreateserial", "-extfile", path(f"{name}.ext"), "-out", path(f"{name}.pem"),
+            *(when or ("-days", "30")))
+    os.chmod(path(f"{name}.key"), 0o600)
+
+
+# ---- programs -----------------------------------------------------------------------------------
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def under_sidestep(*words):
+    environment = {**os.environ, "SIDESTEP_CONFIG": CONFIG}
+    return subprocess.Popen((SIDESTEP, "run", *words), env=environment, stdin=subprocess.PIPE,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def command(*words):
+    environment = {**os.environ, "SIDESTEP_CONFIG": CONFIG}
+    return subprocess.run((SIDESTEP, *words), env=environment, capture_output=True, text=True, timeout=PATIENCE)
+
+
+class Gateway:
+    """With these rules."""
+
+    def __init__(self, rules):
+        with open(CONFIG, "w") as file:
+            file.write(rules)
+        words = (SIDESTEP, "gateway", "--config", CONFIG)
+        self.log = open(path("gateway.log"), "w")
+        self.process = subprocess.Popen(words, stdout=self.log, stderr=self.log)
+        end = time.monotonic() + PATIENCE
+        while command("gateway", "--status").returncode != 0:
+            assert time.monotonic() < end and self.process.poll() is None, open(path("gateway.log")).read()
+            time.sleep(0.05)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait(PATIENCE)
+
+
+# A client that sends what it is given, says that it sends no more, and prints all it receives.
+CLIENT = """
+import socket, sys
+try:
+    connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])), 15)
+    name = connection.getpeername()
+    assert name == ("127.0.0.1", int(sys.argv[1])), name
+    connection.sendall(sys.stdin.buffer.read())
+    connection.shutdown(socket.SHUT_WR)
+    while piece := connection.recv(65536):
+        sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()
+except OSError as error:
+    sys.exit(error.errno)
+"""
+
+# A server of one connection that sends back what it receives, and prints it.
+SERVER = """
+import socket, sys
+with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as listener:
+    print("listens", flush=True)
+    connection, peer = listener.accept()
+    try:
+        while piece := connection.recv(65536):
+            assert connection.getpeername() == peer
+            connection.sendall(piece)
+            sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        sys.exit(error.errno)
+"""
+
+
+def client(port, said):
+    program = under_sidestep("python3", "-c", CLIENT, str(port))
+    out, err = program.communicate(said, PATIENCE)
+    assert program.returncode < 128 and b"Traceback" not in err, err
+    return program.returncode, out
+
+
+def server(port):
+    program = under_sidestep("python3", "-c", SERVER, str(port))
+    assert program.stdout.readline() == b"listens\n", program.stderr.read()
+    return program
+
+
+class OpenSsl:
+    """`openssl s_server` that answers each line with the same line, reversed."""
+
+    def __init__(self, port, certificate, *words):
+        self.process = subprocess.Popen(
+            ("openssl", "s_server", "-accept", f"127.0.0.1:{port}", "-cert", path(f"{certificate}.pem"),
+             "-key", path(f"{certificate}.key"), "-rev", *words),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        await_listener(port)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+
+def await_listener(port):
+    end = time.monotonic() + PATIENCE
+    wanted = f"0100007F:{port:04X} 00000000:0000 0A"
+    while wanted not in open("/proc/net/tcp").read():
+        assert time.monotonic() < end, f"no listener at {port}"
+        time.sleep(0.02)
+
+
+class Recorder:
+    """A TCP server that keeps every byte of its first connection, and does with it what it is told."""
+
+    def __init__(self, answer=b"", resets=False):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.heard, self.answer, self.resets = b"", answer, resets
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.thread.start()
+
+    def serve(self):
+        connection, _ = self.listener.accept()
+        connection.settimeout(PATIENCE)
+        try:
+            self.heard += connection.recv(65536)
+            connection.sendall(self.answer)
+            if not self.resets:
+                while piece := connection.recv(65536):
+                    self.heard += piece
+        except OSError:
+            pass
+        connection.close()
+
+    def verdict(self):
+        """Not a byte of the program's was heard."""
+        self.listener.close()
+        self.thread.join(PATIENCE)
+        assert SECRET.strip() not in self.heard, "in plain text"
+        return self.heard
+
+
+def outbound(port, more="", name="a.example"):
+    return (f'[tls.outbound.out]\nports = [{port}]\nserver_name = "{name}"\n'
+            f'trust = "{path("ca.pem")}"\n{more}\n')
+
+
+def inbound(port, more="", certificate="right"):
+    return (f'[tls.inbound.in]\nports = [{port}]\ncertificate = "{path(certificate + ".pem")}"\n'
+            f'key = "{path(certificate + ".key")}"\n{more}\n')
+
+
+def why(port):
+    told = command("why", f":{port}").stdout
+    assert "not protected" in told, told
+    return told
+
+
+# ---- tests --------------------------------------------------------------------------------------
+
+TESTS = []
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+@test
+def a_plain_client_and_an_openssl_server():
+    for version in ("1.2", "1.3"):
+        port = free_port()
+        with Gateway(outbound(port, f'versions = ["{version}"]\nhalf_close = "hold"')):
+            with OpenSsl(port, "right"):
+                program = under_sidestep("python3", "-c", CLIENT.replace(
+                    "connection.shutdown(socket.SHUT_WR)",
+                    "print(connection.recv(999).decode(), end='', flush=True)"
+                    "; input_ = open('/dev/stdin'); input_.close()"), str(port))
+                program.stdin.write(b"abc def\n")
+                program.stdin.close()
+                assert program.stdout.readline() == b"fed cba\n"
+                seen = [it for it in json.loads(command("ss", "--json").stdout) if it["mode"] == "TLS"]
+                assert seen and seen[0]["protection"].startswith(f"TLS {version} TLS_"), seen
+                assert seen[0]["protection"].endswith(" out"), seen
+                assert seen[0]["peer"] == f"127.0.0.1:{port}", seen
+                told = command("tls").stdout
+                assert "outbound.out" in told, told
+                program.kill()
+                program.wait(PATIENCE)
+
+
+@test
+def a_plain_server_and_an_openssl_client():
+    for version in ("-tls1_2", "-tls1_3"):
+        port = free_port()
+        with Gateway(inbound(port)):
+            program = server(port)
+            peer = subprocess.run(
+                ("openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-CAfile", path("ca.pem"), version,
+                 "-verify_return_error", "-servername", "a.example", "-quiet", "-no_ign_eof"),
+                input=b"hello\n", capture_output=True, timeout=PATIENCE)
+            out, err = program.communicate(timeout=PATIENCE)
+            assert (program.returncode, out) == (0, b"hello\n"), (program.returncode, out, err, peer)
+
+
+@test
+def two_plain_programs_with_tls_between_them():
+    said = os.urandom(3_000_000)
+    for version in ("1.2", "1.3"):
+        port = free_port()
+        more = f'versions = ["{version}"]'
+        with Gateway(outbound(port, more) + inbound(port, more)):
+            program = server(port)
+            held = threading.Thread(target=lambda: setattr(held, "out", program.communicate(timeout=PATIENCE)[0]))
+            held.start()
+            status, heard = client(port, said)
+            held.join(PATIENCE)
+            assert (status, heard == said, held.out == said) == (0, True, True), (status, len(heard))
+
+
+@test
+def without_a_gateway_nothing_goes_out():
+    recorder = Recorder()
+    with open(CONFIG, "w") as file:
+        file.write(outbound(recorder.port))
+    status, _ = client(recorder.port, SECRET)
+    assert status == 111, status
+    socket.create_connection(("127.0.0.1", recorder.port)).close()
+    assert recorder.verdict() == b""
+    port = free_port()
+    with open(CONFIG, "w") as file:
+        file.write(inbound(port))
+    program = server(port)
+    with socket.create_connection(("127.0.0.1", port)) as plain:
+        plain.sendall(SECRET)
+        program.communicate(timeout=PATIENCE)
+    assert program.returncode == 104, program.returncode
+
+
+@test
+def a_key_that_cannot_be_read_is_no_plain_text():
+    port = free_port()
+    with Gateway(inbound(port, certificate="right").replace("right.key", "none.key")):
+        assert "none.key cannot be read" in command("tls").stdout
+        program = server(port)
+        with socket.create_connection(("127.0.0.1", port)) as plain:
+            plain.sendall(SECRET)
+            program.communicate(timeout=PATIENCE)
+        assert program.returncode == 104, program.returncode
+        assert "none.key cannot be read" in why(port)
+
+
+def refused_server(certificate, more, words, *s_server, name="a.example"):
+    port = free_port()
+    with Gateway(outbound(port, more, name)), OpenSsl(port, certificate, *s_server):
+        status, heard = client(port, SECRET + b"\n")
+        assert (status, heard) == (104, b""), (status, heard)
+        assert words in why(port), (words, why(port))
+
+
+@test
+def servers_that_are_not_who_they_should_be():
+    refused_server("right", "", "bad_certificate (42)", name="b.example")
+    refused_server("ended", "", "certificate_expired (45)")
+    refused_server("unknown", "", "unknown_ca (48)")
+    refused_server("right", "", "the peer refuses: alert", "-Verify", "1")
+
+
+@test
+def servers_that_cannot_what_they_should():
+    old = ("-tls1_1", "-cipher", "ALL:@SECLEVEL=0")
+    refused_server("right", "", "alert protocol_version (70)", *old)
+    refused_server("right", 'versions = ["1.3"]', "alert protocol_version (70)", "-tls1_2")
+    refused_server("right", 'versions = ["1.2"]\nciphers = ["C030"]', "alert handshake_failure (40)",
+                   "-tls1_2", "-cipher", "ECDHE-RSA-AES128-GCM-SHA256")
+
+
+@test
+def peers_that_speak_no_tls():
+    for answer in (b"HTTP/1.1 400 Bad Request\r\n\r\n", b"220 smtp.example ESMTP\r\n", b"\x16\x03\x03\xff\xff"):
+        recorder = Recorder(answer)
+        with Gateway(outbound(recorder.port)):
+            status, heard = client(recorder.port, SECRET)
+            assert (status, heard) == (104, b""), (status, heard)
+            assert recorder.verdict()[:1] == b"\x16", "it begins with a handshake"
+            why(recorder.port)
+
+
+@test
+def a_peer_that_ends_in_the_handshake():
+    recorder = Recorder(resets=True)
+    with Gateway(outbound(recorder.port)):
+        status, _ = client(recorder.port, SECRET)
+        assert status == 104, status
+        recorder.verdict()
+        assert "in the middle of the handshake" in why(recorder.port)
+
+
+@test
+def clients_that_show_no_certificate_or_the_wrong_one():
+    def try_with(more, *words):
+        port = free_port()
+        with Gateway(inbound(port, f'client_certificate = "needed"\ntrust = "{path("ca.pem")}"\n{more}')):
+            program = server(port)
+            subprocess.run(
+                ("openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-quiet", "-no_ign_eof", *words),
+                input=SECRET + b"\n", capture_output=True, timeout=PATIENCE)
+            out, _ = program.communicate(timeout=PATIENCE)
+            return (program.returncode, out), (why(port) if program.returncode else "")
+
+    own = ("-cert", path("right.pem"), "-key", path("right.key"))
+    assert try_with("", *own)[0] == (0, SECRET + b"\n")
+    ended, told = try_with("")
+    assert ended == (104, b"") and "certificate_required (116)" in told, (ended, told)
+    ended, told = try_with('client_names = ["b.example"]', *own)
+    assert ended == (104, b"") and "access_denied (49)" in told, (ended, told)
+
+
+@test
+def tls_that_is_cut_off_is_no_end():
+    """A relay between the two takes TCP's end for its own after some bytes."""
+    for more, status in (("", 104), ('unclean_end = "eof"', 0)):
+        port, beyond = free_port(), free_port()
+        listener = socket.create_server(("127.0.0.1", port))
+
+        def cut():
+            near, _ = listener.accept()
+            far = socket.create_connection(("127.0.0.1", beyond))
+            threading.Thread(target=pass_on, args=(near, far), daemon=True).start()
+            heard = 0
+            while piece := far.recv(4096):
+                heard += len(piece)
+                near.sendall(piece)
+                if heard > 20_000:
+                    near.shutdown(socket.SHUT_WR)
+                    return
+
+        def pass_on(source, sink):
+            try:
+                while piece := source.recv(65536):
+                    sink.sendall(piece)
+            except OSError:
+                pass
+
+        threading.Thread(target=cut, daemon=True).start()
+        rule = outbound(port, more)
+        with Gateway(rule + inbound(beyond)):
+            program = server(beyond)
+            ended, heard = client(port, b"x" * 100_000)
+            program.kill()
+            program.wait(PATIENCE)
+            assert ended == status and len(heard) < 100_000, (ended, len(heard))
+            if status:
+                assert "without close_notify" in why(port)
+        listener.close()
+
+
+@test
+def a_syn_carries_no_bytes():
+    port = free_port()
+    with Gateway(outbound(port)):
+        program = under_sidestep("python3", "-c", f"""
+import errno, socket
+s = socket.socket()
+try:
+    s.sendto({SECRET!r}, socket.MSG_FASTOPEN, ("127.0.0.1", {port}))
+except OSError as error:
+    assert error.errno == errno.EOPNOTSUPP, error
+""")
+        _, err = program.communicate(timeout=PATIENCE)
+        assert program.returncode == 0, err
+
+
+@test
+def other_ports_are_left_as_they_are():
+    recorder = Recorder(resets=True)
+    with Gateway(outbound(free_port())):
+        client(recorder.port, SECRET)
+        recorder.listener.close()
+        recorder.thread.join(PATIENCE)
+        assert recorder.heard == SECRET, recorder.heard
+
+
+@test
+def config_check_tells_what_should_be_looked_after():
+    os.chmod(path("open.key"), 0o644)
+    with open(CONFIG, "w") as file:
+        file.write(inbound('"8000-9000"', certificate="ended")
+                   + inbound(8443, certificate="open").replace("inbound.in", "inbound.late"))
+    told = command("config", "check").stdout
+    for words in ("inbound.late: never decides: in, before it", "inbound.late: its key can be read by others",
+                  "inbound.in: its certificate has ended", "tls"):
+        assert words in told, (words, told)
+
+
+def main():
+    authority("ca")
+    authority("other")
+    issue("right", "ca", "DNS:a.example")
+    issue("ended", "ca", "DNS:a.example", "-days", "-1")
+    issue("unknown", "other", "DNS:a.example")
+    issue("open", "ca", "DNS:a.example")
+    chosen = sys.argv[3:]
+    for function in TESTS:
+        if not chosen or function.__name__ in chosen:
+            begin = time.monotonic()
+            function()
+            print(f"{function.__name__} ({time.monotonic() - begin:.1f} s)", flush=True)
+    print(f"verified {len(TESTS)}")
+
+
+if __name__ == "__main__":
+    main()
