@@ -21,6 +21,7 @@ mod policy;
 mod reload;
 mod stage;
 mod tcp_option;
+mod tls;
 mod units;
 mod versions;
 mod vip;

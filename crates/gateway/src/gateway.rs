@@ -175,8 +175,8 @@ impl Gateway {
         let poller = Poller::new().map_err(OpenError::kernel("epoll"))?;
         poller.watch(&changes, Source::Interfaces).map_err(OpenError::kernel("epoll"))?;
         let policies = listen_for_policies(&poller)?;
-        let handshakes =
-            Handshakes::begin().map_err(OpenError::kernel("threads for handshakes"))?;
+        let handshakes = Handshakes::begin(!settings.rules.is_empty())
+            .map_err(OpenError::kernel("threads for handshakes"))?;
         poller.watch(&handshakes, Source::Handshakes).map_err(OpenError::kernel("epoll"))?;
         let protection = Protection::new(settings.rules.clone(), handshakes);
         // Last: from then on the one before takes no new connections.

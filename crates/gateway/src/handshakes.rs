@@ -44,18 +44,19 @@ pub(crate) struct Handshakes {
 }
 
 impl Handshakes {
-    /// Begins as many threads as there are CPUs for this process.
+    /// Begins as many threads as there are CPUs for this process, or none where nothing will be for them.
     ///
     /// # Errors
     ///
     /// The kernel gives no thread or no descriptor.
-    pub(crate) fn begin() -> io::Result<Self> {
+    pub(crate) fn begin(is_needed: bool) -> io::Result<Self> {
         let (work, waiting) = mpsc::channel();
         let (tell, done) = mpsc::channel();
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let waiting = Arc::new(Mutex::new(waiting));
-        let count = thread::available_parallelism().map_or(1, usize::from);
-        for _ in 0..count.min(HANDSHAKE_THREADS_MAX) {
+        let cpus = thread::available_parallelism().map_or(1, usize::from);
+        let count = if is_needed { cpus.min(HANDSHAKE_THREADS_MAX) } else { 0 };
+        for _ in 0..count {
             let (waiting, tell, bell) = (Arc::clone(&waiting), tell.clone(), Arc::clone(&bell));
             let builder = thread::Builder::new().name("handshakes".to_owned());
             builder.spawn(move || serve(&waiting, &tell, &bell))?;

@@ -17,6 +17,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustls::pki_types::CertificateDer;
 use rustls::time_provider::DefaultTimeProvider;
 use sidestep_proto::protection::{Role, RuleName, Subject};
+use sidestep_tls::failure::Alert;
 use sidestep_tls::rule::{Identity, Rule, Trust};
 use sidestep_tls::{Failure, Material, Setup, check, setup};
 use sidestep_wire::host_control::Side;
@@ -25,6 +26,12 @@ use crate::control::Offer;
 use crate::handshakes::Handshakes;
 use crate::limits::REFUSALS_MAX;
 use crate::status::{Refusal, RuleStatus};
+
+/// A library names a rule that is none of ours, or not about that connection.
+const UNKNOWN: &str =
+    "the gateway has no such rule for this connection; systemctl reload sidestep-gateway";
+/// A library names no rule, and one has the connection.
+const UNASKED: &str = "its program has older rules and does not ask for TLS; sidestep config apply";
 
 /// What a gateway has of TLS.
 #[derive(Debug)]
@@ -90,37 +97,19 @@ impl Protection {
     /// What is to become of a connection that was handed over.
     pub(crate) fn judge(&mut self, offer: &Offer) -> Verdict {
         let Some(subject) = subject(offer) else { return Verdict::Refused };
-        let whose = Refused::if_ever(&offer.connection, offer.uid);
-        let known = match offer.rule {
-            Some(name) => {
-                let is_meant = |it: &&Known| it.rule.name() == name && it.rule.scope.has(&subject);
-                self.rules.iter().find(is_meant)
+        let found = self.rules.iter().find(|known| known.has(&subject, offer.rule));
+        let (name, words) = match (found, offer.rule) {
+            (None, None) => return Verdict::Plain,
+            (Some(Known { setup: Ok(setup), .. }), Some(_)) => {
+                return Verdict::Protected(setup.clone(), subject.peer);
             }
-            // Which program it is only the library knows.
-            None => {
-                let has = |it: &&Known| it.rule.programs.is_empty() && it.rule.scope.has(&subject);
-                let Some(known) = self.rules.iter().find(has) else { return Verdict::Plain };
-                let (name, role) = (known.rule.name(), subject.role);
-                let words =
-                    "its program has older rules and does not ask for TLS; `sidestep config apply`";
-                self.refuse(whose, (role, name), (words.to_owned(), None));
-                return Verdict::Refused;
-            }
+            (Some(Known { setup: Err(words), .. }), Some(name)) => (name, words.clone()),
+            (None, Some(name)) => (name, UNKNOWN.to_owned()),
+            (Some(known), None) => (known.rule.name(), UNASKED.to_owned()),
         };
-        match (known.map(|known| &known.setup), offer.rule) {
-            (Some(Ok(setup)), _) => Verdict::Protected(setup.clone(), subject.peer),
-            (told, name) => {
-                let words = match told {
-                    Some(Err(words)) => words.clone(),
-                    _ => "the gateway has no such rule for this connection; reload the gateway"
-                        .to_owned(),
-                };
-                if let Some(name) = name {
-                    self.refuse(whose, (subject.role, name), (words, None));
-                }
-                Verdict::Refused
-            }
-        }
+        let whose = Refused::if_ever(&offer.connection, offer.uid);
+        self.refuse(whose, (subject.role, name), (words, None));
+        Verdict::Refused
     }
 
     /// A connection has come to be protected.
@@ -133,7 +122,7 @@ impl Protection {
 
     /// A connection has not come to be protected, or not to its end.
     pub(crate) fn note_failure(&mut self, whose: Refused, of: (Role, RuleName), failure: &Failure) {
-        let alert = failure.alert().map(|alert| alert.number());
+        let alert = failure.alert().map(Alert::number);
         self.refuse(whose, of, (failure.to_string(), alert));
     }
 
@@ -209,6 +198,13 @@ impl Known {
             log::warn!("rule {name}: {concern}");
         }
         Self { rule, setup, valid_until, counts: Counts::default() }
+    }
+
+    /// Whether it is the rule that a library means, or one that has the connection whatever the program: which
+    /// program it is, only the library knows.
+    fn has(&self, subject: &Subject, named: Option<RuleName>) -> bool {
+        let is_meant = named.map_or(self.rule.programs.is_empty(), |name| self.rule.name() == name);
+        is_meant && self.rule.scope.has(subject)
     }
 
     fn status(&self) -> RuleStatus {

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::stage::{Mix, Stage};
 use super::{
     demotion, distant, distributor, figures, filter, hosts, learning, metrics, outsiders,
-    pid_namespaces, policy, reload, tcp_option, units, versions, vip,
+    pid_namespaces, policy, reload, tcp_option, tls, units, versions, vip,
 };
 use crate::bench::launch::{self, Dialogue, Transport};
 use crate::bench::place;
@@ -84,6 +84,7 @@ pub(crate) const CASES: &[Case] = &[
     ),
     Case::alone("policy", &["gcc"], policy::rules),
     Case::alone("users", &["gcc"], policy::users),
+    Case::alone("tls", &["unshare", "ip", "python3", "openssl"], tls::rules),
     Case::alone("handshakes", &["python3"], policy::handshakes),
     Case::alone("reload", &["python3"], reload::reload),
     Case::alone("autosmc", &["python3"], learning::autosmc),

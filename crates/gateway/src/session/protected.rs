@@ -302,7 +302,8 @@ impl Protected {
             if self.has_closed {
                 if !self.peer_is_told {
                     self.peer_is_told = true;
-                    n.shutdown(Shutdown::Write).map_err(|_| Stop::Network)?;
+                    // Where N has gone, reading tells, unless the peer had ended before.
+                    let _ = n.shutdown(Shutdown::Write);
                 }
                 return Ok(false);
             }

@@ -133,8 +133,18 @@ pub(crate) fn after_fork_in_child() {
 /// The gateway gets the connection, and its descriptors stand for one to the gateway.
 pub(crate) fn hand_over(old: &'static Sock, fd: i32, side: Side) {
     let Some((way, session)) = open_session(old, fd, side) else {
-        crate::log!(Warn, "the gateway has gone: a connection is without SMC-R, or is to have TLS");
-        if side == Side::Client && old.rule().is_none() && decline(fd) {
+        let is_to_be_protected = old.rule().is_some();
+        match is_to_be_protected {
+            true => crate::log!(
+                Error,
+                "the gateway has gone: a connection that is to have TLS is reset"
+            ),
+            false => crate::log!(
+                Warn,
+                "the gateway has gone: a connection to another host is without SMC-R"
+            ),
+        }
+        if side == Side::Client && !is_to_be_protected && decline(fd) {
             return life::succeed(old, life::renewed(old, fd, None), fd);
         }
         dead_end::close_off(fd);
@@ -521,6 +531,22 @@ mod tests {
         let ended = stream.read(&mut [0; 16]).unwrap_err();
         assert_eq!(ended.raw_os_error(), Some(libc::ECONNRESET));
         close(stream);
+    }
+
+    #[test]
+    fn without_a_gateway_no_byte_of_what_tls_is_to_protect_goes_out() {
+        let _alone = alone();
+        for side in [Side::Client, Side::Server] {
+            let (mut stream, mut peer, sock) = connection();
+            sock.set_rule(Some(0));
+            hand_over(sock, stream.as_raw_fd(), side);
+            let ended = stream.read(&mut [0; 16]).unwrap_err();
+            assert_eq!(ended.raw_os_error(), Some(libc::ECONNRESET));
+            assert!(stream.write_all(b"abc").is_err());
+            let mut heard = Vec::new();
+            assert!(matches!(peer.read_to_end(&mut heard), Ok(0)), "{heard:?}");
+            close(stream);
+        }
     }
 
     /// A connection to a listener that has no room for it.

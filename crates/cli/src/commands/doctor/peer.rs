@@ -187,6 +187,7 @@ mod tests {
             local,
             remote,
             mode,
+            protection: None,
             reason,
             link_group,
             link,
