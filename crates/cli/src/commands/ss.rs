@@ -486,7 +486,8 @@ Connections: 2; SMC-D: 1, TCP: 1
     "strangers_ns": 8000000,
     "parks": 4,
     "wakeups": 3,
-    "vip": null
+    "vip": null,
+    "protection": null
   }
 ]
 "#;
