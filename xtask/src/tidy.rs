@@ -346,10 +346,11 @@ mod tests {
         let proto = ("crates/proto/src/lib.rs", "//! p\n#![forbid(unsafe_code)]\n");
         let bpf = ("crates/bpf/src/lib.rs", "//! b\n#![forbid(unsafe_code)]\n");
         let engine = ("crates/engine/src/lib.rs", "//! e\n#![forbid(unsafe_code)]\n");
+        let tls = ("crates/tls/src/lib.rs", "//! t\n#![forbid(unsafe_code)]\n");
         let product = format!("//! o\n{FORBIDDEN_BUT_FOR_TESTS}\n");
         let observe = ("crates/observe/src/lib.rs", product.as_str());
         let complaints = |proto| {
-            let files = [wire, derive, filter, distributor, proto, bpf, engine, observe];
+            let files = [wire, derive, filter, distributor, proto, bpf, engine, tls, observe];
             forbidden_unsafe(&tree(&files)).len()
         };
         assert_eq!(complaints(proto), 0);
