@@ -633,7 +633,7 @@ impl Gateway {
         self.last_session += 1;
         let (number, uid) = (self.last_session, offer.uid);
         let is_under_way = |it: &&Known| it.session.uid() == uid && it.session.is_shaking_hands();
-        let session = Session::protect(number, offer, h, &setup, now);
+        let session = Session::begin_protected(number, offer, h, &setup, now);
         let share = self.shares.get(&uid).copied().unwrap_or_default();
         let under_way = self.sessions.values().filter(is_under_way).count();
         if under_way >= HANDSHAKES_OF_USER_MAX

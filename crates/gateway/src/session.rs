@@ -28,8 +28,8 @@
 //! While the bytes go by SMC-R nothing may come on it, but its end tells that the peer is gone.
 
 mod protected;
+mod turn;
 
-use std::collections::HashMap;
 use std::mem;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
@@ -43,6 +43,7 @@ use sidestep_proto::autosmc::{self, Traffic};
 use sidestep_proto::paths::Carried;
 use sidestep_proto::rendezvous::hosts::{Event, Exchange, Fallback, Outcome};
 use sidestep_rdma::memory::Stretch;
+use sidestep_tls::Setup;
 use sidestep_wire::host_control::Side;
 use sidestep_wire::lessons::Cause;
 use sidestep_wire::{AlertToken, Diagnosis};
@@ -50,6 +51,7 @@ use sidestep_wire::{AlertToken, Diagnosis};
 use crate::bytes::Kept;
 use crate::control::Offer;
 use crate::foreign::Foreign;
+use crate::handshakes::Done;
 use crate::intake::{self, Intake};
 use crate::lent::{self, Ahead, Ring};
 use crate::lessons::{self, Lessons};
@@ -57,59 +59,11 @@ use crate::limits::{LEAVE_PATIENCE, N_KEEPALIVE, SEND_BUFFER_MAX, TURN};
 use crate::nic::Nic;
 use crate::output;
 use crate::protection::Protection;
-use crate::rivalry::Rivalry;
-use crate::status::{self, Mode, Totals};
+use crate::status::{self, Mode};
 use protected::Protected;
+use turn::{Cut, Ready, pass_on};
 
-/// What sessions share.
-pub(crate) struct World<'a> {
-    pub(crate) host: &'a mut Host<Nic>,
-    /// Which session has which of the host's connections.
-    pub(crate) owners: &'a mut HashMap<AlertToken, u64>,
-    pub(crate) lessons: &'a Lessons,
-    /// What connections to servers have carried by SMC-R, and by TCP.
-    pub(crate) rivalry: &'a mut Rivalry,
-    /// What has become of them all.
-    pub(crate) totals: &'a mut Totals,
-    /// TLS of this host.
-    pub(crate) protection: &'a mut Protection,
-    /// For bytes that are read from a socket.
-    pub(crate) chunk: &'a mut [u8],
-    pub(crate) now: Duration,
-}
-
-/// How it goes on with a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// When something happens.
-    Waits,
-    /// At once, when others have had their turn.
-    HasMore,
-    /// Not at all.
-    Over(End),
-}
-
-/// How a session ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    /// H is closed when all on it has been read.
-    InOrder,
-    /// H is reset.
-    Reset,
-    /// N is, too: it has lost bytes.
-    ResetBoth,
-}
-
-/// What may be done with a socket, as far as is known.
-#[derive(Clone, Copy, Debug)]
-struct Ready {
-    read: bool,
-    write: bool,
-}
-
-impl Ready {
-    const ALL: Self = Self { read: true, write: true };
-}
+pub(crate) use turn::{End, Fate, World};
 
 /// One connection of a program.
 #[derive(Debug)]
@@ -196,9 +150,6 @@ struct Leave {
     /// It has sent something since.
     was_heard: bool,
 }
-
-/// The connection cannot go on.
-struct Cut;
 
 impl Session {
     pub(crate) fn begin(number: u64, offer: Offer, h: TcpStream, exchange: Exchange) -> Self {
@@ -337,7 +288,7 @@ impl Session {
             Stage::Rendezvous(_) => self.meet(world),
             Stage::Moved(_) => self.carry(world),
             Stage::Relayed(_) => self.relay(world),
-            Stage::Protected(_) => self.carry_protected(world),
+            Stage::Protected(_) => self.protect(world),
         };
         if let Fate::Over(end) = fate {
             world.totals.resets += u64::from(end != End::InOrder);
@@ -851,23 +802,6 @@ impl Moved {
     }
 }
 
-/// Returns how many bytes a socket takes; if it is not all, it wants no more for now.
-fn pass_on(
-    to: &TcpStream,
-    to_is: &mut Ready,
-    stretches: [Stretch<'_>; 2],
-    is_urgent: bool,
-) -> Result<usize, Cut> {
-    let flags = if is_urgent { SendFlags::OOB } else { SendFlags::empty() };
-    match output::send(to, stretches, flags) {
-        Err(Errno::AGAIN) => {
-            to_is.write = false;
-            Ok(0)
-        }
-        sent => sent.map_err(|_| Cut),
-    }
-}
-
 impl Session {
     fn carry(&mut self, world: &mut World<'_>) -> Fate {
         let Self { n, h, n_is, h_is, .. } = self;
@@ -890,6 +824,53 @@ impl Session {
             return Fate::Over(End::InOrder);
         }
         if more_outward || more_inward { Fate::HasMore } else { Fate::Waits }
+    }
+}
+
+// ---- Protected ----------------------------------------------------------------------------------
+
+impl Session {
+    /// One that a rule of TLS has.
+    pub(crate) fn begin_protected(
+        number: u64,
+        offer: Offer,
+        h: TcpStream,
+        setup: &Setup,
+        now: Duration,
+    ) -> Self {
+        let protected = Protected::begin(&offer, setup, now);
+        Self {
+            number,
+            uid: offer.uid,
+            server: None,
+            n: offer.connection,
+            h,
+            n_is: Ready::ALL,
+            h_is: Ready::ALL,
+            // It has none of the host's buffers.
+            sizes: Sizes { rmbe: offer.rmbe, send_buffer: offer.rmbe },
+            token: None,
+            is_denied: false,
+            stage: Stage::Protected(Box::new(protected)),
+        }
+    }
+
+    /// A thread has worked on its handshake.
+    pub(crate) fn handle_handshake(&mut self, done: Done, protection: &mut Protection) {
+        if let Stage::Protected(protected) = &mut self.stage {
+            protected.handle_handshake(done, protection);
+        }
+    }
+
+    /// Whether the handshake of TLS goes on.
+    pub(crate) fn is_shaking_hands(&self) -> bool {
+        matches!(&self.stage, Stage::Protected(it) if it.is_shaking_hands())
+    }
+
+    fn protect(&mut self, world: &mut World<'_>) -> Fate {
+        let Self { number, n, h, n_is, h_is, stage, .. } = self;
+        let Stage::Protected(protected) = stage else { return Fate::HasMore };
+        protected.advance(*number, (h, h_is), (n, n_is), world)
     }
 }
 

@@ -23,7 +23,7 @@
 //!
 //! On N goes what the session has made of bytes, and nothing else: there is no way from H to N past it.
 
-use super::{Cut, End, Fate, Ready, Session, World, pass_on};
+use super::turn::{Cut, End, Fate, Ready, World, pass_on};
 use crate::bytes::Kept;
 use crate::control::Offer;
 use crate::handshakes::Done;
@@ -32,7 +32,6 @@ use crate::limits::{HANDSHAKE_PATIENCE, TURN};
 use crate::protection::{Protection as Rules, Refused};
 use crate::status;
 use rustix::net::sockopt;
-use sidestep_engine::Sizes;
 use sidestep_proto::protection::{Role, RuleName};
 use sidestep_rdma::memory::Stretch;
 use sidestep_tls::rule::HalfClose;
@@ -89,17 +88,14 @@ impl From<Failure> for Stop {
     }
 }
 
-impl Session {
-    /// One that a rule protects. A thread begins its handshake.
-    pub(crate) fn protect(
-        number: u64,
-        offer: Offer,
-        h: TcpStream,
-        setup: &Setup,
-        now: Duration,
-    ) -> Self {
+impl Protected {
+    /// A thread begins its handshake.
+    pub(super) fn begin(offer: &Offer, setup: &Setup, now: Duration) -> Self {
+        // Records are whole already. If these cannot be set, the connection has ended, and says so.
+        let _ = offer.connection.set_nodelay(true);
+        let _ = sockopt::set_socket_oobinline(&*offer.connection, true);
         let rule = setup.rule();
-        let protected = Protected {
+        Self {
             of: (rule.scope.role, rule.name()),
             whose: Refused::if_ever(&offer.connection, offer.uid),
             half_close: rule.half_close,
@@ -116,61 +112,46 @@ impl Session {
             n_has_ended: false,
             is_told: false,
             has_failed: false,
-        };
-        // Records are whole already. If these cannot be set, the connection has ended, and says so.
-        let _ = offer.connection.set_nodelay(true);
-        let _ = sockopt::set_socket_oobinline(&*offer.connection, true);
-        Self {
-            number,
-            uid: offer.uid,
-            server: None,
-            n: offer.connection,
-            h,
-            n_is: Ready::ALL,
-            h_is: Ready::ALL,
-            // It has none of the host's buffers.
-            sizes: Sizes { rmbe: offer.rmbe, send_buffer: offer.rmbe },
-            token: None,
-            is_denied: false,
-            stage: super::Stage::Protected(Box::new(protected)),
         }
     }
 
-    /// A thread has worked on its handshake.
-    pub(crate) fn handle_handshake(&mut self, done: Done, protection: &mut Rules) {
-        let super::Stage::Protected(protected) = &mut self.stage else { return };
-        protected.tls = done.session;
+    /// A thread has worked on the handshake.
+    pub(super) fn handle_handshake(&mut self, done: Done, protection: &mut Rules) {
+        self.tls = done.session;
         if let Err(failure) = done.result {
-            protected.fail(&failure, protection);
+            self.fail(&failure, protection);
         }
     }
 
-    /// Whether the handshake of TLS goes on.
-    pub(crate) fn is_shaking_hands(&self) -> bool {
-        matches!(&self.stage, super::Stage::Protected(it) if it.due.is_some())
+    /// Whether the handshake goes on.
+    pub(super) const fn is_shaking_hands(&self) -> bool {
+        self.due.is_some()
     }
 
-    pub(super) fn carry_protected(&mut self, world: &mut World<'_>) -> Fate {
-        let Self { number, n, h, n_is, h_is, stage, .. } = self;
-        let super::Stage::Protected(protected) = stage else { return Fate::HasMore };
-        match protected.go_on(*number, (h, h_is), (n, n_is), world) {
+    /// Does what can be done.
+    pub(super) fn advance(
+        &mut self,
+        number: u64,
+        (h, h_is): (&TcpStream, &mut Ready),
+        (n, n_is): (&TcpStream, &mut Ready),
+        world: &mut World<'_>,
+    ) -> Fate {
+        match self.go_on(number, (h, h_is), (n, n_is), world) {
             Ok(fate) => fate,
             Err(Stop::Program) => Fate::Over(End::ResetBoth),
             Err(Stop::Network) => {
-                if protected.due.is_some() {
-                    protected.fail(&Failure::Unfinished, world.protection);
+                if self.due.is_some() {
+                    self.fail(&Failure::Unfinished, world.protection);
                 }
                 Fate::Over(End::Reset)
             }
             Err(Stop::Failed(failure)) => {
-                protected.fail(&failure, world.protection);
-                protected.say_why(n, n_is)
+                self.fail(&failure, world.protection);
+                self.say_why(n, n_is)
             }
         }
     }
-}
 
-impl Protected {
     pub(super) fn status(&self) -> status::Protection {
         let (_, rule) = self.of;
         status::Protection {

@@ -20,7 +20,7 @@ use super::advice::{self, Decider, Rule};
 use super::host::{Holder, Host};
 use super::setting::Environment;
 use crate::accounts;
-use crate::commands::beyond::Beyond;
+use crate::commands::beyond::{self, Beyond};
 use crate::commands::filter;
 use crate::preloadable::{self, Caller};
 use crate::strangers_files::Process;
@@ -194,7 +194,7 @@ impl Sight<'_> {
             outcome: match (connection.mode, connection.fallback) {
                 _ if connection.session.is_some() => {
                     let path = self.beyond.path(connection);
-                    let protection = path.as_ref().and_then(|path| path.protection());
+                    let protection = path.as_ref().and_then(beyond::Path::protection);
                     let reason = path.and_then(|path| path.fallback().cloned());
                     let passed_on = reason.map_or(Outcome::HandedOver, Outcome::PassedOn);
                     protection.map_or(passed_on, Outcome::Protected)
