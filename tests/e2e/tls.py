@@ -292,6 +292,30 @@ def without_a_gateway_nothing_goes_out():
 
 
 @test
+def rules_that_the_library_cannot_read_are_no_plain_text():
+    """As of a `sidestep` that is newer than the library of a program that runs."""
+    def with_unknown_rules(program, port):
+        script = 'SIDESTEP_OPTIONS="$SIDESTEP_OPTIONS tls=$0" exec python3 -c "$1" "$2"'
+        return under_sidestep("sh", "-c", script, "sideways|new|1||||", program, str(port))
+
+    with open(CONFIG, "w") as file:
+        file.write("")
+    recorder = Recorder()
+    program = with_unknown_rules(CLIENT, recorder.port)
+    _, err = program.communicate(SECRET, PATIENCE)
+    assert program.returncode == 111 and b"cannot read" in err, (program.returncode, err)
+    socket.create_connection(("127.0.0.1", recorder.port)).close()
+    assert recorder.verdict() == b""
+    port = free_port()
+    program = with_unknown_rules(SERVER, port)
+    assert program.stdout.readline() == b"listens\n", program.stderr.read()
+    with socket.create_connection(("127.0.0.1", port)) as plain:
+        plain.sendall(SECRET)
+        _, err = program.communicate(timeout=PATIENCE)
+    assert program.returncode == 104 and b"cannot read" in err, (program.returncode, err)
+
+
+@test
 def a_key_that_cannot_be_read_is_no_plain_text():
     port = free_port()
     with Gateway(inbound(port, certificate="right").replace("right.key", "none.key")):

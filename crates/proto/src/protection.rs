@@ -108,54 +108,80 @@ fn covers<T>(own: &[T], other: &[T], has: impl FnMut(&T) -> bool) -> bool {
 
 /// The scopes of all rules that concern a program, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Scopes(ArrayVec<Scope, RULES_MAX>);
+pub struct Scopes {
+    known: ArrayVec<Scope, RULES_MAX>,
+    /// Behind these are some that could not be read.
+    has_unreadable: bool,
+}
+
+/// What the rules say of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// None has it.
+    Unprotected,
+    /// The rule at this place has it.
+    Rule(usize),
+    /// None that could be read has it, and one that could not be read may.
+    Unreadable,
+}
 
 impl Scopes {
-    /// The first that has the connection.
+    /// What the first that has the connection says.
     #[must_use]
-    pub fn find(&self, subject: &Subject) -> Option<&Scope> {
-        self.get(self.position(subject)?)
-    }
-
-    /// The place of the first that has the connection.
-    #[must_use]
-    pub fn position(&self, subject: &Subject) -> Option<usize> {
-        self.0.iter().position(|scope| scope.has(subject))
+    pub fn decide(&self, subject: &Subject) -> Decision {
+        match self.known.iter().position(|scope| scope.has(subject)) {
+            Some(at) => Decision::Rule(at),
+            None if self.has_unreadable => Decision::Unreadable,
+            None => Decision::Unprotected,
+        }
     }
 
     /// The one at this place.
     #[must_use]
     pub fn get(&self, at: usize) -> Option<&Scope> {
-        self.0.get(at)
+        self.known.get(at)
     }
 
-    /// Whether any is about this end of connections.
+    /// Whether any is about this end of connections, or may be.
     #[must_use]
     pub fn concern(&self, role: Role) -> bool {
-        self.0.iter().any(|scope| scope.role == role)
+        self.has_unreadable || self.known.iter().any(|scope| scope.role == role)
     }
 
-    /// Whether any is about connections that a server gets at this port, whoever they come from.
+    /// Whether any is about connections that a server gets at this port, wherever they come from, or may be.
     #[must_use]
     pub fn concern_port(&self, port: u16) -> bool {
         let is_inbound = |scope: &&Scope| scope.role == Role::Inbound;
-        let mut inbound = self.0.iter().filter(is_inbound);
-        inbound.any(|it| it.ports.is_empty() || it.ports.iter().any(|own| own.contains(port)))
+        let mut inbound = self.known.iter().filter(is_inbound);
+        self.has_unreadable
+            || inbound
+                .any(|it| it.ports.is_empty() || it.ports.iter().any(|own| own.contains(port)))
     }
 
-    /// Reads the value of the word `tls`, for a program of this name. A scope that makes no sense is left out,
-    /// with all behind it; the command that writes them has checked them.
+    /// Reads the value of the word `tls`, for a program of this name.
+    ///
+    /// The command that writes it has checked it, but may be newer than the library that reads it. What makes no
+    /// sense to the library may be about any connection: it and all behind it are [`Decision::Unreadable`].
     #[must_use]
     pub fn parse(text: &str, program: &str) -> Self {
-        let mut scopes = ArrayVec::new();
-        for text in text.split(';').filter(|it| !it.is_empty()).take(RULES_MAX) {
-            let Some((scope, programs)) = text.rsplit_once('|') else { break };
-            let Some(scope) = Scope::parse(scope) else { break };
-            if programs.is_empty() || programs.split(',').any(|it| it == program) {
-                scopes.push(scope);
+        let mut scopes = Self::default();
+        for text in text.split(';').filter(|it| !it.is_empty()) {
+            let read = text.rsplit_once('|').and_then(|(scope, programs)| {
+                let is_for_program =
+                    programs.is_empty() || programs.split(',').any(|it| it == program);
+                Some((Scope::parse(scope)?, is_for_program))
+            });
+            let is_kept = match read {
+                Some((scope, true)) => scopes.known.try_push(scope).is_ok(),
+                Some((_, false)) => true,
+                None => false,
+            };
+            if !is_kept {
+                scopes.has_unreadable = true;
+                break;
             }
         }
-        Self(scopes)
+        scopes
     }
 }
 
@@ -168,13 +194,15 @@ impl Scope {
             "in" => Role::Inbound,
             _ => return None,
         };
-        Some(Self {
+        let scope = Self {
             role,
             name: field()?.parse().ok()?,
             ports: list(field()?, |it| it.parse().ok())?,
             peers: list(field()?, |it| parse_subnet(it).ok())?,
             users: list(field()?, |it| it.parse().ok())?,
-        })
+        };
+        // One more would narrow it in a way that is not known here.
+        field().is_none().then_some(scope)
     }
 }
 
@@ -227,7 +255,10 @@ mod tests {
             "out|none|6514||4|x;out|logs|6514|10.0.0.0/8||a,b;out|any|6000-7000||5|;in|web|8443|||",
             "b",
         );
-        let name = |subject| scopes.find(&subject).map(|it| it.name.to_string());
+        let name = |subject| match scopes.decide(&subject) {
+            Decision::Rule(at) => scopes.get(at).map(|it| it.name.to_string()),
+            _ => None,
+        };
         let out = |port, peer, user| name(subject(Role::Outbound, port, peer, user));
         assert_eq!(out(6514, "10.1.2.3", 5).as_deref(), Some("logs"));
         assert_eq!(out(6514, "192.0.2.1", 5).as_deref(), Some("any"));
@@ -242,13 +273,50 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_not_read_as_less() {
         // A scope that lost an entry would be about other connections.
-        for text in
-            ["up|a|1||", "out||1||", "out|a|x||", "out|a|1|10/8|", "out|a|1||root", "out|a|1|"]
-        {
+        for text in [
+            "up|a|1||",
+            "out||1||",
+            "out|a|x||",
+            "out|a|1|10/8|",
+            "out|a|1||root",
+            "out|a|1|",
+            "out|a|1|||",
+        ] {
             assert_eq!(Scope::parse(text), None, "{text}");
         }
         let many: Vec<_> = (1..=9).map(|it: u16| it.to_string()).collect();
         assert_eq!(Scope::parse(&std::format!("out|a|{}||", many.join(","))), None);
+    }
+
+    #[test]
+    fn what_cannot_be_read_may_be_about_any_connection() {
+        let known = subject(Role::Outbound, 6514, "10.0.0.1", 0);
+        let others =
+            [subject(Role::Outbound, 80, "10.0.0.1", 0), subject(Role::Inbound, 8443, "::1", 0)];
+        let decisions = |text: &str| {
+            let scopes = Scopes::parse(text, "a");
+            let concerns = [Role::Outbound, Role::Inbound].map(|role| scopes.concern(role));
+            let concerns = (concerns, scopes.concern_port(8443));
+            (scopes.decide(&known), others.map(|it| scopes.decide(&it)), concerns)
+        };
+        let unreadable = [Decision::Unreadable; 2];
+        let all = ([true, true], true);
+        for text in [
+            "out|logs|6514|||;out|web|x|||",
+            "out|logs|6514|||;out|web|1-9||||",
+            "out|logs|6514|||;both|web|||||",
+            "out|logs|6514|||;nonsense",
+            // Also where what is wrong is said to be another program's, and what comes behind is right.
+            "out|logs|6514|||;out|web|x|||b;in|all||||",
+        ] {
+            assert_eq!(decisions(text), (Decision::Rule(0), unreadable, all), "{text}");
+        }
+        assert_eq!(decisions("nonsense"), (Decision::Unreadable, unreadable, all));
+        let many: Vec<_> = (0..=RULES_MAX).map(|n| std::format!("out|r{n}|1|||")).collect();
+        assert_eq!(decisions(&many.join(";")), (Decision::Unreadable, unreadable, all));
+        let none = ([false, false], false);
+        let unprotected = [Decision::Unprotected; 2];
+        assert_eq!(decisions("out|logs|6514|||b"), (Decision::Unprotected, unprotected, none));
     }
 
     #[test]

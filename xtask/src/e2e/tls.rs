@@ -13,8 +13,8 @@ use crate::bench::launch;
 use crate::suite::{HANG, Lacking};
 use crate::user;
 
-/// Fourteen tests, most with several gateways.
-const TESTS: u32 = 14;
+/// Fifteen tests, most with several gateways.
+const TESTS: u32 = 15;
 
 pub(crate) fn rules(stage: &Stage<'_>) -> Result<String> {
     if !user::is_root() {

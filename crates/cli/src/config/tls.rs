@@ -302,7 +302,7 @@ mod tests {
     use super::super::parse;
     use super::*;
     use crate::options::scopes_word;
-    use sidestep_proto::protection::{Scopes, Subject};
+    use sidestep_proto::protection::{Decision, Scopes, Subject};
 
     const CLIENT: &str = "ports = [6514]\nserver_name = \"logs.example.com\"\n";
 
@@ -373,12 +373,14 @@ mod tests {
         assert_eq!(shown(&rules), "outbound.z, outbound.a");
         let subject =
             Subject { role: Role::Outbound, port: 6514, peer: [10, 0, 0, 1].into(), user: 0 };
-        let decides = |program| {
-            Scopes::parse(&scopes_word(&rules), program)
-                .find(&subject)
-                .map(|it| it.name.to_string())
-        };
-        assert_eq!((decides("a").as_deref(), decides("b").as_deref()), (Some("z"), Some("a")));
+        let decision = |program| Scopes::parse(&scopes_word(&rules), program).decide(&subject);
+        assert_eq!(decision("a"), Decision::Rule(0));
+        // The first is not about this program, so it has the second alone.
+        assert_eq!(
+            Scopes::parse(&scopes_word(&rules), "b").get(0).map(|it| it.name),
+            Some(rules[1].name())
+        );
+        assert_eq!(decision("b"), Decision::Rule(0));
     }
 
     #[test]

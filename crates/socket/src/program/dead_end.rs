@@ -15,9 +15,12 @@ pub(crate) fn dead_end(prepare: impl FnOnce([i32; 2])) -> Option<i32> {
 /// Puts a socket that says ECONNRESET under the number of a connection that no program can go on with:
 /// what comes by it would not be the program's bytes.
 pub(super) fn close_off(fd: i32) {
-    if let Some(end) = dead_end(|_| ()) {
-        let is_kept = sys::fcntl(fd, libc::F_GETFD, 0) == Ok(0);
-        let _ = sys::dup_onto(end, fd, !is_kept);
-        sys::close_number(end);
-    }
+    let Some(end) = dead_end(|_| ()) else {
+        // No descriptor is left for one. Then the connection itself ends, so that no byte goes by it.
+        let _ = sys::shutdown(fd, libc::SHUT_RDWR);
+        return;
+    };
+    let is_kept = sys::fcntl(fd, libc::F_GETFD, 0) == Ok(0);
+    let _ = sys::dup_onto(end, fd, !is_kept);
+    sys::close_number(end);
 }

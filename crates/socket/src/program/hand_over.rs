@@ -6,7 +6,8 @@ use crate::polling::epoll;
 use crate::process::loan;
 use crate::process::owner::Held;
 use crate::process::tcp::{self, Name};
-use crate::program::{dead_end, life, protection};
+use crate::program::protection::{self, Accepted};
+use crate::program::{dead_end, life};
 use crate::rendezvous::gateway::{LINE, PATIENCE};
 use crate::rendezvous::tcp_option;
 use crate::table::descriptors::{self, Use};
@@ -147,8 +148,7 @@ pub(crate) fn hand_over(old: &'static Sock, fd: i32, side: Side) {
         if side == Side::Client && !is_to_be_protected && decline(fd) {
             return life::succeed(old, life::renewed(old, fd, None), fd);
         }
-        dead_end::close_off(fd);
-        return old.set_phase(Phase::Plain);
+        return give_up(old, fd);
     };
     carry_options_over(fd, way);
     let new = life::renewed(old, fd, Some(session));
@@ -156,6 +156,12 @@ pub(crate) fn hand_over(old: &'static Sock, fd: i32, side: Side) {
     life::put_under(old, fd, way);
     sys::close_number(way);
     life::succeed(old, new, fd);
+}
+
+/// No byte of the program's goes by the connection: its next call says ECONNRESET.
+fn give_up(sock: &Sock, fd: i32) {
+    dead_end::close_off(fd);
+    sock.set_phase(Phase::Plain);
 }
 
 /// Connects to the gateway and gives it the connection.
@@ -252,11 +258,12 @@ pub fn name(fd: i32, peer: bool) -> Option<Name> {
 /// A connection was accepted that may be another host's, or TLS's. True: it was, and the descriptor
 /// means another one now.
 pub fn accepted(sock: &'static Sock, fd: i32) -> bool {
-    let is_one = protection::accepted(sock, fd) || tcp_option::is_agreed_with_host(sock, fd);
-    if is_one {
-        hand_over(sock, fd, Side::Server);
+    match protection::accepted(sock, fd) {
+        Accepted::Unprotected if !tcp_option::is_agreed_with_host(sock, fd) => return false,
+        Accepted::Unprotected | Accepted::Protected => hand_over(sock, fd, Side::Server),
+        Accepted::Refused => give_up(sock, fd),
     }
-    is_one
+    true
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@
 //! | the gateway, before `connect` | ECONNREFUSED, and no connection |
 //! | the gateway, afterwards or at `accept` | ECONNRESET at its next call |
 //! | anything that the gateway finds | the same |
+//! | rules that this library can read: `sidestep` is newer | ECONNREFUSED, or at `accept` ECONNRESET |
 //! | time: a SYN with data in it (`MSG_FASTOPEN`) | EOPNOTSUPP, as where the host has no fast open |
 //!
 //! A connection that a rule has is not offered for SMC.
@@ -23,10 +24,16 @@ use crate::table::sock::Sock;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use sidestep_device::sys::{self, Errno};
-use sidestep_proto::protection::{Role, RuleName, Subject};
+use sidestep_proto::protection::{Decision, Role, RuleName, Subject};
 
 /// `TCP_FASTOPEN_CONNECT` of `linux/tcp.h`: `connect` returns before it has connected.
 const FASTOPEN_CONNECT: i32 = 30;
+
+/// Why a connection is refused that [`Decision::Unreadable`] is said of.
+const UNREADABLE: &str =
+    "there are rules of TLS that this library cannot read, and one may have the connection";
+/// What helps: a program has the library with which it was started.
+const RESTART: &str = "restart the program, by the `sidestep` that has written the rules";
 
 /// Whether any rule is about connections that this program begins.
 #[must_use]
@@ -45,7 +52,7 @@ pub fn concerns_servers() -> bool {
 ///
 /// # Errors
 ///
-/// A rule has it, and there is no gateway.
+/// A rule has it, and there is no gateway; or one may have it that could not be read.
 pub fn before_connect(
     sock: &Sock,
     fd: i32,
@@ -53,35 +60,66 @@ pub fn before_connect(
 ) -> Result<bool, Errno> {
     sock.set_rule(None);
     let Some(to) = concerns_clients().then(to).flatten() else { return Ok(false) };
-    let Some(at) = find(Role::Outbound, to.port(), to) else { return Ok(false) };
-    if !gateway::is_present() {
-        crate::log!(
-            Error,
-            "a rule wants TLS with {to}, and there is no gateway: ECONNREFUSED; sidestep gateway"
-        );
-        return Err(Errno(libc::ECONNREFUSED));
-    }
+    let decision = decide(Role::Outbound, to.port(), to);
+    let Some(at) = admit(decision, to, gateway::is_present)? else { return Ok(false) };
     let _ = sys::set_socket_option(fd, libc::IPPROTO_TCP, FASTOPEN_CONNECT, 0);
     sock.has_tcp_option.store(false, Ordering::Relaxed);
     sock.set_rule(Some(at));
     Ok(true)
 }
 
-/// A connection was accepted. True: a rule has it.
-pub(super) fn accepted(sock: &Sock, fd: i32) -> bool {
+/// The place of the rule by which a connection may begin; `None`: it may without one.
+fn admit(
+    decision: Decision,
+    to: SocketAddr,
+    has_gateway: impl FnOnce() -> bool,
+) -> Result<Option<usize>, Errno> {
+    match decision {
+        Decision::Unprotected => return Ok(None),
+        Decision::Rule(at) if has_gateway() => return Ok(Some(at)),
+        Decision::Rule(_) => crate::log!(
+            Error,
+            "a rule wants TLS with {to}, and there is no gateway: ECONNREFUSED; sidestep gateway"
+        ),
+        Decision::Unreadable => {
+            crate::log!(Error, "{UNREADABLE}: ECONNREFUSED for a connection to {to}; {RESTART}");
+        }
+    }
+    Err(Errno(libc::ECONNREFUSED))
+}
+
+/// What becomes of a connection that was accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Accepted {
+    /// No rule has it.
+    Unprotected,
+    /// A rule has it, and it goes to the gateway.
+    Protected,
+    /// A rule may have it that could not be read: it goes nowhere.
+    Refused,
+}
+
+/// A connection was accepted.
+pub(super) fn accepted(sock: &Sock, fd: i32) -> Accepted {
     if !concerns_servers() {
-        return false;
+        return Accepted::Unprotected;
     }
     let address = |peer| Name::of(fd, peer).and_then(|name| name.address());
     let Some((local, peer)) = address(false).zip(address(true)) else {
         // It has ended, and no byte goes by it.
-        return false;
+        return Accepted::Unprotected;
     };
-    let at = find(Role::Inbound, local.port(), peer);
-    if at.is_some() {
-        sock.set_rule(at);
+    match decide(Role::Inbound, local.port(), peer) {
+        Decision::Unprotected => Accepted::Unprotected,
+        Decision::Rule(at) => {
+            sock.set_rule(Some(at));
+            Accepted::Protected
+        }
+        Decision::Unreadable => {
+            crate::log!(Error, "{UNREADABLE}: a connection from {peer} is reset; {RESTART}");
+            Accepted::Refused
+        }
     }
-    at.is_some()
 }
 
 /// The name of the rule at this place. Where rules have changed since, it may be another one; the gateway looks whether
@@ -90,10 +128,10 @@ pub(super) fn name(at: usize) -> Option<RuleName> {
     options::current().protection.get(at).map(|scope| scope.name)
 }
 
-fn find(role: Role, port: u16, peer: SocketAddr) -> Option<usize> {
+fn decide(role: Role, port: u16, peer: SocketAddr) -> Decision {
     let subject =
         Subject { role, port, peer: peer.ip().to_canonical(), user: sys::effective_uid() };
-    options::current().protection.position(&subject)
+    options::current().protection.decide(&subject)
 }
 
 /// Whether a rule may be about connections that a listener gets: those are not offered for SMC.
@@ -102,4 +140,28 @@ pub fn concerns_listener(fd: i32) -> bool {
     let local = || tcp::address(&sys::socket_name(fd, false).ok()?.0);
     concerns_servers()
         && local().is_none_or(|local| options::current().protection.concern_port(local.port()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::options::Options;
+
+    #[test]
+    fn what_cannot_be_read_or_carried_out_is_refused() {
+        let to: SocketAddr = "10.0.0.7:6514".parse().unwrap();
+        let subject = Subject { role: Role::Outbound, port: 6514, peer: to.ip(), user: 0 };
+        let admitted = |word: &str, has_gateway| {
+            let decision = Options::parse(word, "logger").protection.decide(&subject);
+            admit(decision, to, || has_gateway)
+        };
+        let refused = Err(Errno(libc::ECONNREFUSED));
+        for unreadable in ["tls=out|logs|6514||||new|", "tls=out|other|1|||;sideways|logs|6514|||"]
+        {
+            assert_eq!(admitted(unreadable, true), refused, "{unreadable}");
+        }
+        assert_eq!(admitted("tls=out|logs|6514|||", false), refused);
+        assert_eq!(admitted("tls=out|logs|6514|||", true), Ok(Some(0)));
+        assert_eq!(admitted("tls=out|other|1|||", false), Ok(None));
+    }
 }
