@@ -50,7 +50,9 @@ mod tests {
         let not_smc = told(PeerCannot::PeerNotSmc.into());
         assert_eq!(not_smc, "0x03010000 the peer does not run Sidestep");
         let declined = told(Reason::PeerDeclined(Diagnosis::NOSMCD2DEV));
-        assert!(declined.ends_with(&format!(": {}", Diagnosis::NOSMCD2DEV)), "{declined}");
+        let wanted =
+            "0x05000000 the peer declined: 0x03030007 NOSMCD2DEV (another network namespace";
+        assert!(declined.starts_with(wanted), "{declined}");
         let broke = told(Reason::PeerBroke(Field::HELLO_RMBE_LEN));
         assert_eq!(broke, "0x09990000 the peer's messages made no sense: Hello RMBE length");
     }
