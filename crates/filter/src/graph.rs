@@ -11,7 +11,7 @@
 //!             go on at the next node; otherwise at `other`
 //!
 //!   accept    16       order           verdict         other
-//!             if the order is lower than the best so far it is that now, and the verdict with it;
+//!             if the order is not higher than the best so far it is that now, and the verdict with it;
 //!             go on at `other`
 //! ```
 //!
@@ -67,6 +67,9 @@ pub enum GraphError {
     /// A node looks at what no packet has.
     #[error("node {0} of the filter looks at no field of a packet")]
     Field(usize),
+    /// A node accepts a packet by no rule.
+    #[error("node {0} of the filter accepts packets, and names no rule")]
+    NoRule(usize),
     /// A walk would be longer than programs of the kernel can be made for.
     #[error("a packet could need {0} steps; up to {STEPS_MAX} are possible")]
     Steps(u32),
@@ -224,12 +227,13 @@ impl Mark {
 pub(crate) fn longest_walks(nodes: &[Node]) -> Result<Vec<u32>, GraphError> {
     let mut longest = vec![0; nodes.len()];
     for at in (1..nodes.len()).rev() {
-        let [field, _, _, other] = nodes[at];
+        let [field, _, verdict, other] = nodes[at];
         let other = other as usize;
         if other != 0 && (other <= at || other >= nodes.len()) {
             return Err(GraphError::Jump(at));
         }
         longest[at] = 1 + match field {
+            ACCEPT if verdict >> RULE_SHIFT == NO_RULE => return Err(GraphError::NoRule(at)),
             ACCEPT => longest[other],
             field if field as usize <= field::BEST => {
                 let next = longest.get(at + 1).ok_or(GraphError::Jump(at))?;
@@ -281,6 +285,8 @@ mod tests {
         assert_eq!(read(&[HEADER, [2, 7, 0, 3], accept]), Err(GraphError::Jump(1)));
         assert_eq!(read(&[HEADER, [2, 7, 0, 0]]), Err(GraphError::Jump(1)));
         assert_eq!(read(&[HEADER, [17, 7, 0, 0], accept]), Err(GraphError::Field(1)));
+        let by_none = [ACCEPT, 0, NO_RULE << RULE_SHIFT | DENIES, 0];
+        assert_eq!(read(&[HEADER, by_none]), Err(GraphError::NoRule(1)));
         let mut long = vec![HEADER];
         long.extend((0..STEPS_MAX).map(|_| [2, 7, 0, 0]));
         long.push(accept);
