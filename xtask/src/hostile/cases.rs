@@ -546,7 +546,7 @@ fn user_memory(stage: &Stage<'_>) -> Result<String> {
 /// Memory of a control group, and connections for whose rings there is none: a quarter of
 /// it is room for 192, each with a ring of 64 KiB in twice as much memory.
 const LITTLE_MEMORY: u64 = 96 << 20;
-const LITTLE_MEMORY_CROWD: &str = "220";
+const LITTLE_MEMORY_CROWD: &str = "250";
 
 /// Server and client together in a control group with little memory: rings take a part of
 /// it, the other connections stay on TCP, and the kernel has to end nobody.

@@ -86,6 +86,9 @@ pub(crate) fn look() -> bool {
     SEEN.swap(stamps, Ordering::Relaxed) != stamps && take_over(sources)
 }
 
+// A frame of its own: options are some 10 KB, and each thread that looks would touch as much of its stack.
+#[cold]
+#[inline(never)]
 fn take_over(sources: &str) -> bool {
     let Some(options) = read(sources) else { return false };
     crate::process::log::set_level(options.log);
