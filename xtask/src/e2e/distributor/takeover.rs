@@ -4,8 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
-use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -20,7 +19,7 @@ use crate::suite::HANG;
 const CONNECTIONS: &str = "100";
 const WAIT_MAX_S: f64 = 3.0;
 /// Longer than a lease, and than a second one.
-const STANDSTILL: Duration = Duration::from_secs(4);
+const TWO_LEASES: Duration = Duration::from_secs(4);
 
 /// Those of `packaging/sidestep-distributor.service`.
 const CAPABILITIES: &str = "-all,+bpf,+net_admin,+net_raw,+perfmon";
@@ -44,7 +43,7 @@ pub(crate) fn takeover(stage: &Stage<'_>) -> Result<String> {
 
     launch::signal(first.program().pid(), libc::SIGSTOP)?;
     two.await_owner(&two, &[])?;
-    thread::sleep(STANDSTILL);
+    two.must_serve_beyond_a_lease()?;
     launch::signal(first.program().pid(), libc::SIGCONT)?;
     one.await_owner(&two, &[&one])?;
     ensure!(!one.serves()?, "a distributor that stood still serves beside the owner");
@@ -63,8 +62,10 @@ pub(crate) fn takeover(stage: &Stage<'_>) -> Result<String> {
     two.vip(&["resume", "four/c"]).context("with two of three members")?;
     one.await_drained(false)?;
     store.kill();
-    thread::sleep(STANDSTILL);
-    ensure!(two.serves()?, "without a store the VIPs are served no more");
+    await_true("the owner knows that it has no store", || {
+        Ok(!two.status("four")?["link"]["store_fault"].is_null())
+    })?;
+    two.must_serve_beyond_a_lease()?;
     let refused = two.vip(&["drain", "four/c"]).unwrap_or_else(|error| format!("{error:#}"));
     ensure!(refused.contains("nothing is changed until it answers"), "{refused}");
     drop(scene.asker(VIP[0]).context("a new connection without a store")?);
@@ -139,6 +140,15 @@ impl<'a> Seat<'a> {
 
     fn serves(&self) -> Result<bool> {
         Ok(self.status("four")?["link"]["is_taken"] == true)
+    }
+
+    /// It serves whenever it is looked at, for so long that it has had to renew its lease.
+    fn must_serve_beyond_a_lease(&self) -> Result<()> {
+        let begin = Instant::now();
+        while begin.elapsed() < TWO_LEASES {
+            ensure!(self.serves()?, "{} has its VIPs no more", self.host);
+        }
+        Ok(())
     }
 
     /// This host knows that one as the owner, with these backups, and the owner serves.
@@ -227,6 +237,13 @@ impl Store {
         for (at, member) in members.iter_mut().enumerate() {
             member.await_listener(port(at as u16, 0))?;
         }
+        // They listen before they have a leader, and answer then.
+        await_true("etcd has a leader", || {
+            let mut ask = Command::new("curl");
+            ask.args(["--silent", "--fail", "--max-time", "1"]).arg(url(0, 0) + "/health");
+            scene.switch.enclose(&mut ask);
+            Ok(launch::run(ask, HANG).is_ok())
+        })?;
         Ok(Self { members })
     }
 
