@@ -18,7 +18,9 @@ use crate::{debian, user};
 const SUITES: [&str; 2] = ["bookworm", "trixie"];
 /// What the script uses, and a system that people administer has.
 const INCLUDED: &str = "--include=python3-minimal,man-db,systemd,iproute2";
-const MIRROR: &str = "http://deb.debian.org/debian";
+/// Which of this machine's sources is Debian's own archive, as apt tells.
+const ARCHIVE: [&str; 4] =
+    ["Created-By: Packages", "Origin: Debian", "Label: Debian", "Component: main"];
 
 /// What is tried: a package, its upgrade, and the archive.
 pub(super) struct Subjects<'a> {
@@ -40,6 +42,17 @@ pub(super) fn run(repo: &Path, subjects: &Subjects<'_>) -> Result<()> {
         println!("{suite}: installed, upgraded, purged");
     }
     Ok(())
+}
+
+/// Where this machine has its own packages from.
+fn mirror() -> Result<String> {
+    let said = said_by(
+        Command::new("apt-get").args(["indextargets", "--format", "$(REPO_URI)"]).args(ARCHIVE),
+    )?;
+    let first = said.lines().next().map(str::to_owned);
+    first.context(
+        "apt has no source of Debian's archive here; add one to /etc/apt, and run apt-get update",
+    )
 }
 
 fn lint(package: &Path) -> Result<()> {
@@ -70,7 +83,7 @@ impl System {
                 Command::new("mmdebstrap")
                     .args(["--variant=minbase", INCLUDED, "--format=tar", suite])
                     .arg(&unfinished)
-                    .arg(MIRROR),
+                    .arg(mirror()?),
             )?;
             fs::rename(&unfinished, &archive)?;
         }
