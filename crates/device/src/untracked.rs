@@ -511,7 +511,7 @@ pub struct Inside<'a>(&'a Untracked);
 
 impl Inside<'_> {
     /// The call has moved so many bytes. False: it was one too many, or the connection is not
-    /// untracked any more, and whoever knows it now is to count it.
+    /// untracked any more, and its slot counts it.
     #[inline]
     #[must_use]
     pub fn count(self, direction: Direction, len: u64) -> bool {

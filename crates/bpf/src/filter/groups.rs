@@ -33,7 +33,7 @@ use super::frame::{HEADER, key};
 use super::pins::{of_kernel, of_map, open_map, remove_file};
 use super::state::{self, OPEN, STATE, STATE_SLOT};
 use crate::assembler::Register::{R0, R1, R2, R3, R4, R6, R7, R8, R10};
-use crate::assembler::{Assembler, Helper};
+use crate::assembler::{Assembler, Helper, Register};
 use crate::bpf_call::{self, Target};
 use crate::error::BpfError;
 use crate::key::sockopt;
@@ -167,14 +167,19 @@ pub(super) fn store_number(a: &mut Assembler, graph: &Graph, deepest: u32, slot:
 /// Puts the number that a marker has written behind the value of a question into the key, or else `around`.
 pub(super) fn store_mark(a: &mut Assembler, around: u32) {
     a.store_immediate_32(R10, key(field::GROUP), around.cast_signed());
-    a.load_64(R2, R6, sockopt::VALUE);
-    a.load_64(R3, R6, sockopt::VALUE_END);
-    a.address(R4, R2, ROOM);
-    a.jump_if_beyond(R4, R3, "unmarked");
-    a.load_32(R1, R2, MARK_AT);
+    load_mark(a, R2, "unmarked");
     a.jump_if_equal(R1, 0, "unmarked");
     a.store_32(R10, key(field::GROUP), R1);
     a.label("unmarked");
+}
+
+/// The mark of a question into `R1`, and where its value is into `value`; without room for a mark to `otherwise`.
+fn load_mark(a: &mut Assembler, value: Register, otherwise: &'static str) {
+    a.load_64(value, R6, sockopt::VALUE);
+    a.load_64(R3, R6, sockopt::VALUE_END);
+    a.address(R4, value, ROOM);
+    a.jump_if_beyond(R4, R3, otherwise);
+    a.load_32(R1, value, MARK_AT);
 }
 
 /// Of a question that no group within has marked, it writes the number that the set in force has for this group.
@@ -185,11 +190,7 @@ fn marker(id: u64) -> Program {
     a.mov(R6, R1);
     a.load_32(R1, R6, sockopt::LEVEL);
     a.jump_if_not_equal(R1, verdict::LEVEL, "end");
-    a.load_64(R7, R6, sockopt::VALUE);
-    a.load_64(R3, R6, sockopt::VALUE_END);
-    a.address(R4, R7, ROOM);
-    a.jump_if_beyond(R4, R3, "end");
-    a.load_32(R1, R7, MARK_AT);
+    load_mark(&mut a, R7, "end");
     a.jump_if_not_equal(R1, 0, "end");
     a.store_immediate_32(R10, PLACE, 0);
     a.load_map(R1, STATE);

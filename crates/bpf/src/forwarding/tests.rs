@@ -95,8 +95,8 @@ fn plan(choice: Choice, weights: &[u16]) -> Plan {
     Plan { choice, places, weights: weights.to_vec() }
 }
 
-/// The verdict about a frame; of one that goes on, only the addresses may have changed.
-fn judged(forwarding: &Forwarding, frame: &[u8]) -> Verdict {
+/// What the program returns for a frame, and what it has made of it.
+fn run(forwarding: &Forwarding, frame: &[u8]) -> (i32, Vec<u8>) {
     let program = forwarding.loaded.program(programs::FORWARD).unwrap();
     let program: &SchedClassifier = program.try_into().unwrap();
     let mut out = vec![0; frame.len()];
@@ -105,9 +105,15 @@ fn judged(forwarding: &Forwarding, frame: &[u8]) -> Verdict {
         data_out: Some(&mut out),
         ..TestRunOptions::default()
     };
-    let result = program.test_run(options).unwrap();
+    let returned = program.test_run(options).unwrap().return_value.cast_signed();
+    (returned, out)
+}
+
+/// The verdict about a frame; of one that goes on, only the addresses may have changed.
+fn judged(forwarding: &Forwarding, frame: &[u8]) -> Verdict {
+    let (returned, out) = run(forwarding, frame);
     assert_eq!(&out[12..], &frame[12..], "nothing behind the addresses changes");
-    match result.return_value.cast_signed() {
+    match returned {
         7 => {
             assert_eq!(&out[6..12], &US, "it comes from us");
             To(out[5].into())
@@ -493,15 +499,8 @@ fn nothing_is_served_beyond_the_lease() {
 
 /// What a question about a VIP becomes; `None`: the kernel gets it as it was.
 fn answered(forwarding: &Forwarding, frame: &[u8]) -> Option<Vec<u8>> {
-    let program = forwarding.loaded.program(programs::FORWARD).unwrap();
-    let program: &SchedClassifier = program.try_into().unwrap();
-    let mut out = vec![0; frame.len()];
-    let options = TestRunOptions {
-        data_in: Some(frame),
-        data_out: Some(&mut out),
-        ..TestRunOptions::default()
-    };
-    match program.test_run(options).unwrap().return_value.cast_signed() {
+    let (returned, out) = run(forwarding, frame);
+    match returned {
         7 => Some(out),
         -1 if out == frame => None,
         other => panic!("verdict {other}"),

@@ -170,8 +170,8 @@ fn a_damaged_byte_is_noticed_by_at_least_one_end() {
         let at = StdRng::seed_from_u64(seed).random_range(1..30_000);
         let world = play(seed, Harm::Damage(at), UncleanEnd::Reset);
         let has_failed = world.ends.iter().any(|end| matches!(end.outcome, Some(Err(_))));
-        // A world with fewer bytes has no damage. One that nobody heard any more does none either: an end that
-        // has ended does not read.
+        // A world with fewer bytes has no damage. Damage behind the end of a stream does none either: an end that has
+        // ended does not read.
         let is_whole =
             (0..2).all(|who| world.ends[who].got.len() == world.ends[1 - who].to_send.len());
         assert!(has_failed || is_whole, "seed {seed}: less than was sent, and no failure");
