@@ -91,11 +91,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 impl Options {
-    /// The short half.
-    pub(crate) fn short() -> Self {
-        Self { short: true, ..crate::parse() }
-    }
-
     fn wants(&self, entry: &Entry) -> bool {
         let is_named = |filter: &String| entry.name.contains(filter.as_str());
         self.filter.as_ref().is_none_or(is_named) && (entry.short || !self.short)

@@ -159,7 +159,15 @@ fn install(packages: &[&str]) -> Result<()> {
     }
     let prefix = root_prefix()?;
     // --no-remove: what stands in the way of a package is worth more than a test.
-    let options = ["install", "-y", "--no-install-recommends", "--no-remove"];
+    // Another job that installs something is waited for.
+    let options = [
+        "install",
+        "-y",
+        "--no-install-recommends",
+        "--no-remove",
+        "-o",
+        "DPkg::Lock::Timeout=300",
+    ];
     let mut install = [&options, packages].concat();
     if packages.contains(&"gcc") {
         // Only a recommendation of gcc, but nothing compiles without it.

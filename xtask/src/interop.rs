@@ -89,11 +89,6 @@ pub(crate) struct Options {
 const MTU: u32 = 1500;
 
 impl Options {
-    /// The half that every change has to pass.
-    pub(crate) fn short() -> Self {
-        Self { filter: None, mtu: MTU, short: true }
-    }
-
     fn cases(&self) -> Vec<&'static Case> {
         let wanted = |name: &str| self.filter.as_ref().is_none_or(|it| name.contains(it.as_str()));
         // Guest 2 does not live to see the end of Sidestep's cases.

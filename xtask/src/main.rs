@@ -38,6 +38,7 @@ mod hostile;
 mod hosts;
 mod interop;
 mod kernels;
+mod lanes;
 mod leftovers;
 mod nginx;
 mod operations;
@@ -207,6 +208,23 @@ fn document(packages: &[&str]) -> Result<()> {
         .env("RUSTDOCFLAGS", "-D warnings"))
 }
 
+/// What runs side by side once all is built. A long stage stands first in its lane, so that both end at about the same time.
+const LANES: &[lanes::Lane] = &[
+    &[
+        &["e2e"],
+        // A tenth of the connections, which live a tenth as long.
+        &["soak", "--minutes", "1.5", "--connections", "400", "--pause", "200"],
+        &["interop", "--short"],
+    ],
+    &[
+        &["posix"],
+        &["operations", "--always"],
+        &["hostile"],
+        &["compat", "--short"],
+        &["suites", "--short"],
+    ],
+];
+
 fn test() -> Result<()> {
     check()?;
     thread::scope(|scope| {
@@ -217,14 +235,7 @@ fn test() -> Result<()> {
         fuzz::run(&fuzz::Options::short())?;
         prepared.join().expect("it does not panic")
     })?;
-    posix::run(&parse::<posix::Options>())?;
-    operations::run_always()?;
-    hostile::run(&parse::<hostile::Options>())?;
-    e2e::run(&parse::<e2e::E2eOptions>())?;
-    soak::run(&soak::Options::short())?;
-    compat::run(&compat::Options::short())?;
-    suites::run(&suites::Options::short())?;
-    interop::run(&interop::Options::short())
+    lanes::run(LANES)
 }
 
 /// What tests with unmodified programs need, made on the time that other tests leave when they wait.
@@ -270,11 +281,4 @@ fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
     ensure!(status.success(), "{command:?} failed: {status}");
     Ok(())
-}
-
-/// A task's options when none are given.
-fn parse<T: clap::Args + clap::FromArgMatches>() -> T {
-    let command = T::augment_args(clap::Command::new("xtask").no_binary_name(true));
-    let matches = command.get_matches_from(std::iter::empty::<&str>());
-    T::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }

@@ -78,6 +78,10 @@ pub(crate) struct Options {
     /// Go on after a list that is wrong
     #[arg(long)]
     keep_going: bool,
+
+    /// Play the lists that every change has to pass, which are always the same
+    #[arg(long, exclusive = true)]
+    always: bool,
 }
 
 /// Seed and number of the lists that are played with every change, and are always the
@@ -136,6 +140,9 @@ impl Named {
 ///
 /// **Errors**: a list is wrong.
 pub(crate) fn run(options: &Options) -> Result<()> {
+    if options.always {
+        return run_always(options.length);
+    }
     let stage = Stage::new(&options.promotion, options.demotions)?;
     if let Some(hex) = &options.list {
         let list = list_of_hex(hex)?;
@@ -150,11 +157,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     stage.play_all(lists, options.keep_going)
 }
 
-/// Plays the lists for every change.
-///
-/// **Errors**: a list is wrong.
-pub(crate) fn run_always() -> Result<()> {
-    let Options { length, .. } = crate::parse();
+fn run_always(length: u16) -> Result<()> {
     let (seed, lists) = ALWAYS;
     let once_wrong = ONCE_WRONG.iter().map(|hex| Named::of_hex(hex));
     let mut all = once_wrong.collect::<Result<Vec<_>>>()?;

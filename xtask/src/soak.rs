@@ -55,13 +55,6 @@ pub(crate) struct Options {
     launch: LaunchOptions,
 }
 
-impl Options {
-    /// As a part of everything that must pass: fewer connections, which live a tenth as long.
-    pub(crate) fn short() -> Self {
-        Self { minutes: 1.5, connections: 400, pause: 200, ..crate::parse() }
-    }
-}
-
 /// Plays it, and prints a line for each process.
 ///
 /// **Errors**: something grows, a byte is another, or a connection has ended as none may.

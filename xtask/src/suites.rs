@@ -70,13 +70,6 @@ pub(crate) struct Options {
     write: bool,
 }
 
-impl Options {
-    /// The parts that every change has to pass.
-    pub(crate) fn short() -> Self {
-        Self { filters: Vec::new(), short: true, write: false }
-    }
-}
-
 /// A suite, ready to be run.
 struct Suite {
     name: &'static str,
