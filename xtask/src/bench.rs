@@ -12,6 +12,7 @@ mod databases;
 mod distributor;
 mod files;
 mod filter;
+mod ftp;
 mod hosts;
 mod lab;
 pub(crate) mod launch;

@@ -14,7 +14,7 @@ use super::lab::{Lab, RUN_PATIENCE};
 use super::launch::{self, Dialogue, Transport};
 use super::measure::{Bound, Compare, Spread};
 use super::report::Pair;
-use super::{brokers, databases, distributor, files, filter, hosts, namespaces, vip, web};
+use super::{brokers, databases, distributor, files, filter, ftp, hosts, namespaces, vip, web};
 use crate::cpus;
 
 /// One line of the table: a promise and how it is judged.
@@ -284,6 +284,20 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         // "Not slower", as far as this can be told.
         rows: &[Row::ratio("scp, 1 GB", "GB/s", Compare::SmcOverTcp, 0.97, 1.0)],
         sampling: Sampling::Runs(files::scp),
+    },
+    Workload {
+        name: "ftp",
+        packages: &["python3-pyftpdlib", "curl"],
+        rows: &[
+            Row::ratio("FTP GET by sendfile, 1 GB", "GB/s", Compare::SmcOverTcp, 1.0, 1.3),
+            Row::part("  CPU/GB, both ends", "s", 1.0, 0.8),
+            Row::ratio("FTP PUT, 1 GB", "GB/s", Compare::SmcOverTcp, 1.0, 1.3),
+            Row::part("  CPU/GB, both ends", "s", 1.0, 0.8),
+            // Python translates, whatever carries the bytes.
+            Row::ratio("FTP GET, ASCII, 100 MB", "GB/s", Compare::SmcOverTcp, 0.97, 1.0),
+            Row::part("  CPU/GB, both ends", "s", 1.03, 1.0),
+        ],
+        sampling: Sampling::Runs(ftp::transfers),
     },
     Workload {
         name: "iperf3",
