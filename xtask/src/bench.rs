@@ -16,7 +16,6 @@ mod ftp;
 mod hosts;
 mod lab;
 pub(crate) mod launch;
-mod maven;
 mod measure;
 mod namespaces;
 pub(crate) mod place;

@@ -40,6 +40,7 @@ mod interop;
 mod kernels;
 mod lanes;
 mod leftovers;
+mod maven;
 mod nginx;
 mod operations;
 mod payload;

@@ -18,8 +18,10 @@ mod cpython;
 mod erlang;
 mod gevent;
 mod haproxy;
+mod junit;
 mod libuv;
 mod memcached;
+mod netty;
 mod node;
 mod postgresql;
 mod redis;
@@ -121,7 +123,7 @@ fn numbered(name: &str, known: &Verdicts) -> String {
 /// How to get a suite: its name, what a machine needs for it, and the rest.
 type Source = (&'static str, fn(&Path, bool) -> Result<Suite>);
 
-const SUITES: [Source; 12] = [
+const SUITES: [Source; 13] = [
     (cpython::NAME, cpython::suite),
     (redis::NAME, redis::suite),
     (memcached::NAME, memcached::suite),
@@ -134,6 +136,7 @@ const SUITES: [Source; 12] = [
     (erlang::NAME, erlang::suite),
     (gevent::NAME, gevent::suite),
     (node::NAME, node::suite),
+    (netty::NAME, netty::suite),
 ];
 
 /// Runs the chosen parts of all suites.

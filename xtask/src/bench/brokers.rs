@@ -7,11 +7,11 @@
 use std::fs;
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
-use super::lab::{Lab, Load, RUN_PATIENCE};
+use super::lab::{Lab, Lacking, Load, RUN_PATIENCE};
 use super::launch::{self, Dialogue, Program, Transport};
-use super::maven::Artifact;
+use crate::maven::Artifact;
 
 /// Lines until the programs are warm, endless loops at rest.
 const RABBITMQ_WARM_UP: u32 = 4;
@@ -36,7 +36,7 @@ const RABBITMQ_LENGTHS: [&str; 2] = ["1024", "32768"];
 /// Four producers, who wait until the broker has confirmed each message, and four consumers: the rate and
 /// the CPU time of a message for each length.
 pub(super) fn rabbitmq(lab: &Lab, transport: Transport) -> Result<Vec<f64>> {
-    let class_path = PERF_TEST.class_path(lab)?;
+    let class_path = PERF_TEST.class_path(&lab.scratch).context(Lacking)?;
     let mut broker = RabbitMq::start(lab, transport)?;
     let uri = format!("amqp://127.0.0.1:{}", broker.port);
     let mut numbers = Vec::new();
@@ -118,7 +118,8 @@ const ARTEMIS_CLIENT: Artifact =
 
 /// Requests of 2 KB by six threads, each over a connection of its own, and as long replies by two.
 pub(super) fn artemis(lab: &Lab, transport: Transport) -> Result<Vec<f64>> {
-    let (broker_path, client_path) = (ARTEMIS.class_path(lab)?, ARTEMIS_CLIENT.class_path(lab)?);
+    let path = |it: Artifact| it.class_path(&lab.scratch).context(Lacking);
+    let (broker_path, client_path) = (path(ARTEMIS)?, path(ARTEMIS_CLIENT)?);
     let port = launch::free_port()?;
     let text = port.to_string();
     let broker = lab.source("ArtemisBroker.java")?;

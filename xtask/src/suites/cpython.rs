@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::{Part, Suite, Verdicts, version_of};
+use super::{Part, Suite, Verdicts, junit, version_of};
 use crate::debian;
 
 pub(super) const NAME: &str = "cpython";
@@ -90,38 +90,5 @@ fn part(module: &str, scratch: &Path) -> Part {
 /// Reads the file of results, which has an element for each test that began.
 fn read(_printed: &str, directory: &Path) -> Verdicts {
     // Absent if the interpreter died: then no test has a result.
-    parse(&std::fs::read_to_string(directory.join(RESULTS)).unwrap_or_default())
-}
-
-fn parse(xml: &str) -> Verdicts {
-    xml.split("<testcase ").skip(1).filter_map(verdict).collect()
-}
-
-/// `name="test.test_x.Class.test_y" status="run" result="completed" ...>` and what
-/// stands in the element.
-fn verdict(element: &str) -> Option<(String, String)> {
-    let (_, rest) = element.split_once("name=\"")?;
-    let (name, rest) = rest.split_once('"')?;
-    let said = [("<failure", "failed"), ("<error", "error"), ("<skipped", "skipped")];
-    let found = said.iter().find(|(tag, _)| rest.contains(tag));
-    Some((name.to_owned(), found.map_or("passed", |(_, verdict)| verdict).to_owned()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn results_are_read() {
-        let xml = "<testsuites><testsuite><testcase name=\"t.A.one\" status=\"run\" \
-                   result=\"completed\" time=\"0.1\" /><testcase name=\"t.A.two\" status=\"run\">\
-                   <failure type=\"AssertionError\">1 != 2</failure></testcase><testcase \
-                   name=\"t.A.three\" status=\"run\"><skipped>no IPv6</skipped></testcase>";
-        let verdicts = parse(xml);
-        assert_eq!(verdicts["t.A.one"], "passed");
-        assert_eq!(verdicts["t.A.two"], "failed");
-        assert_eq!(verdicts["t.A.three"], "skipped");
-        assert_eq!(verdicts.len(), 3);
-        assert!(parse("").is_empty());
-    }
+    junit::parse(&std::fs::read_to_string(directory.join(RESULTS)).unwrap_or_default())
 }
