@@ -95,7 +95,7 @@ pub(crate) enum Command {
     /// Show how connections in a packet capture agreed on SMC, and which rules they broke
     Decode(DecodeArgs),
     /// Do on this host what takes a privilege: have the TCP option of SMC written, and bring
-    /// programs of different network namespaces together
+    /// programs of different users and network namespaces together
     Agent(AgentArgs),
     /// Carry the connections of this host's Sidestep programs to other hosts, by SMC-R
     Gateway(GatewayArgs),
@@ -348,7 +348,7 @@ pub(crate) struct AgentArgs {
     /// A configuration file that goes before the user's and the machine's
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Where programs of different network namespaces find the agent
+    /// Where programs of different users and network namespaces find the agent
     #[arg(long, value_name = "PATH", default_value = AGENT_SOCKET)]
     pub(crate) socket: PathBuf,
 }

@@ -33,11 +33,12 @@ use value::{
 };
 use vip::VIP;
 
-use crate::accounts::Group;
+use crate::accounts::{Group, User};
 use crate::fault_plan::FaultPlan;
 use crate::metrics_address::{MetricsAddress, MetricsAddressError};
 use crate::options::{Eid, Eids, MemoryLimit, RmbeSize, Settings};
 use crate::pnet::{Network, Networks, PnetId};
+use crate::share::Pair;
 use crate::store_address::StoreAddress;
 use crate::words::{self, listed, parse_keyword, parse_size, shown_size};
 
@@ -126,6 +127,13 @@ impl Configuration {
 pub(crate) struct Candidate {
     pub(crate) path: PathBuf,
     required: bool,
+}
+
+impl Candidate {
+    /// Whether that there is no such file is a mistake.
+    pub(crate) fn is_required(&self) -> bool {
+        self.required
+    }
 }
 
 /// The places, the most important first.
@@ -301,6 +309,26 @@ const TABLES: &[(&str, &[Key])] = &[
             set: |s, v| metrics_address(v).map(|v| s.agent_metrics = Some(v)),
             get: |s| s.agent_metrics.as_ref().map(MetricsAddress::to_string),
         }],
+    ),
+    (
+        "share",
+        &[
+            Key {
+                name: "all",
+                set: |s, v| boolean(v).map(|v| s.share_all = Some(v)),
+                get: |s| s.share_all.map(|all| all.to_string()),
+            },
+            Key {
+                name: "groups",
+                set: |s, v| list(v, group).map(|v| s.share_groups = Some(v)),
+                get: |s| s.share_groups.as_ref().map(|list| listed(list, ", ")),
+            },
+            Key {
+                name: "pairs",
+                set: |s, v| list(v, pair).map(|v| s.share_pairs = Some(v)),
+                get: |s| s.share_pairs.as_ref().map(|list| listed(list, ", ")),
+            },
+        ],
     ),
     (
         "filter",
@@ -565,11 +593,7 @@ fn fault_plan(value: &DeValue<'_>) -> Result<FaultPlan, String> {
 }
 
 fn groups(value: &DeValue<'_>) -> Result<Vec<Group>, String> {
-    let groups = list(value, |value| {
-        let (text, number) = name_or_number(value);
-        Group::find(&text, number)
-            .ok_or_else(|| format!("{} is not allowed; use {}", shown(value), Group::ALLOWED))
-    })?;
+    let groups = list(value, group)?;
     let members: usize = groups.iter().map(|group| group.members().len()).sum();
     if members > MEMBERS_MAX {
         return Err(format!(
@@ -577,6 +601,19 @@ fn groups(value: &DeValue<'_>) -> Result<Vec<Group>, String> {
         ));
     }
     Ok(groups)
+}
+
+fn group(value: &DeValue<'_>) -> Result<Group, String> {
+    let (text, number) = name_or_number(value);
+    Group::find(&text, number)
+        .ok_or_else(|| format!("{} is not allowed; use {}", shown(value), Group::ALLOWED))
+}
+
+fn pair(value: &DeValue<'_>) -> Result<Pair, String> {
+    let users: Result<[User; 2], _> = list(value, user)?.try_into();
+    users
+        .map(Pair)
+        .map_err(|users| format!("{} users are not allowed; use {}", users.len(), Pair::ALLOWED))
 }
 
 fn store_address(value: &DeValue<'_>) -> Result<StoreAddress, String> {
@@ -661,6 +698,10 @@ mod tests {
             file = "/var/log/sidestep.log"
             [agent]
             metrics = "127.0.0.1:9464"
+            [share]
+            all = false
+            groups = [0]
+            pairs = [["root", 1001]]
             [filter]
             file = "/etc/sidestep/rules"
             rules = "default deny"
@@ -708,7 +749,12 @@ mod tests {
             log_file: Some("/var/log/sidestep.log".into()),
             agent_metrics: "127.0.0.1:9464".parse().ok(),
             filter_file: Some("/etc/sidestep/rules".into()),
-            filter_rules: Some(format!("{}default deny", "\n".repeat(31))),
+            share_all: Some(false),
+            share_groups: Group::find("0", Some(0)).map(|group| vec![group]),
+            share_pairs: Some(vec![Pair(
+                ["root", "1001"].map(|name| User::find(name, name.parse().ok()).unwrap()),
+            )]),
+            filter_rules: Some(format!("{}default deny", "\n".repeat(35))),
             filter_forwarded: Some(["eth0", "eth1"].map(|name| name.parse().unwrap()).to_vec()),
             adapters: Some(["10.0.0.1", "soft:eth1"].map(|text| text.parse().unwrap()).to_vec()),
             faults: "loss=1%".parse().ok(),
@@ -719,6 +765,20 @@ mod tests {
             rank: Some(100),
         };
         assert_eq!(settings, expected);
+    }
+
+    #[test]
+    fn a_pair_is_of_two_users() {
+        assert_eq!(
+            error("[share]\npairs = [[\"root\"]]\n"),
+            "sidestep.toml:2: share.pairs: 1 users are not allowed; use a list of two users: \
+             [\"redis\", \"www-data\"]"
+        );
+        let (settings, _) = parse("[share]\npairs = [[\"root\", 7]]\ngroups = [5]\n");
+        assert!(settings.has_share_policy() && !Settings::default().has_share_policy());
+        let shown: Vec<_> = keys().filter_map(|(key, get)| Some((key, get(&settings)?))).collect();
+        let expected = [("share.groups", "5"), ("share.pairs", "root with 7")];
+        assert_eq!(shown, expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
     }
 
     #[test]
@@ -748,7 +808,7 @@ mod tests {
         );
         assert_eq!(
             error("\n[lgo]\n"),
-            "sidestep.toml:2: lgo: unknown table (known: smc, policy, log, agent, filter, distributor, smc-r, pnet, vip, tls)"
+            "sidestep.toml:2: lgo: unknown table (known: smc, policy, log, agent, share, filter, distributor, smc-r, pnet, vip, tls)"
         );
     }
 
@@ -869,6 +929,9 @@ mod tests {
             [
                 "log.file",
                 "agent.metrics",
+                "share.all",
+                "share.groups",
+                "share.pairs",
                 "filter.file",
                 "filter.rules",
                 "filter.forwarded",

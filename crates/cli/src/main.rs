@@ -34,6 +34,7 @@ mod output;
 mod pnet;
 mod preloadable;
 mod program;
+mod share;
 mod store_address;
 mod strangers_files;
 mod terminal;

@@ -29,6 +29,7 @@ use crate::accounts::{Group, User};
 use crate::fault_plan::FaultPlan;
 use crate::metrics_address::MetricsAddress;
 use crate::pnet::{Device, Networks};
+use crate::share::{Pair, SharePolicy};
 use crate::store_address::StoreAddress;
 use crate::words::{keyword, listed};
 
@@ -117,6 +118,10 @@ pub(crate) struct Settings {
     pub(crate) log_file: Option<PathBuf>,
     /// For `sidestep agent`; the library is not told.
     pub(crate) agent_metrics: Option<MetricsAddress>,
+    /// These three for it, too: the policy by which users share memory.
+    pub(crate) share_all: Option<bool>,
+    pub(crate) share_groups: Option<Vec<Group>>,
+    pub(crate) share_pairs: Option<Vec<Pair>>,
     /// For `sidestep filter`; the library is not told.
     pub(crate) filter_file: Option<PathBuf>,
     /// The same: a list itself, whose lines have the numbers that they have in the file.
@@ -212,6 +217,9 @@ impl Settings {
             log_level: self.log_level.or(lower.log_level),
             log_file: self.log_file.or(lower.log_file),
             agent_metrics: self.agent_metrics.or(lower.agent_metrics),
+            share_all: self.share_all.or(lower.share_all),
+            share_groups: self.share_groups.or(lower.share_groups),
+            share_pairs: self.share_pairs.or(lower.share_pairs),
             filter_file: self.filter_file.or(lower.filter_file),
             filter_rules: self.filter_rules.or(lower.filter_rules),
             filter_forwarded: self.filter_forwarded.or(lower.filter_forwarded),
@@ -221,6 +229,20 @@ impl Settings {
             interface: self.interface.or(lower.interface),
             store: self.store.or(lower.store),
             rank: self.rank.or(lower.rank),
+        }
+    }
+
+    /// Whether these say something of the policy by which users share memory.
+    pub(crate) fn has_share_policy(&self) -> bool {
+        self.share_all.is_some() || self.share_groups.is_some() || self.share_pairs.is_some()
+    }
+
+    /// The policy by which users share memory.
+    pub(crate) fn into_share_policy(self) -> SharePolicy {
+        SharePolicy {
+            all: self.share_all.unwrap_or(false),
+            groups: self.share_groups.unwrap_or_default(),
+            pairs: self.share_pairs.unwrap_or_default(),
         }
     }
 
@@ -281,6 +303,9 @@ impl From<Options> for Settings {
             log_level: Some(options.log_level),
             log_file: options.log_file,
             agent_metrics: None,
+            share_all: None,
+            share_groups: None,
+            share_pairs: None,
             filter_file: None,
             filter_rules: None,
             filter_forwarded: None,

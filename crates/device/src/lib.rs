@@ -51,6 +51,8 @@ pub mod history;
 #[cfg(not(loom))]
 pub mod holders;
 #[cfg(not(loom))]
+pub mod inet_diag;
+#[cfg(not(loom))]
 pub mod keyed;
 #[cfg(not(loom))]
 pub mod late;
@@ -62,6 +64,8 @@ pub mod map;
 #[cfg(not(loom))]
 pub mod mirror;
 pub mod names;
+#[cfg(not(loom))]
+mod netlink;
 #[cfg(not(loom))]
 pub mod overcommit;
 #[cfg(not(loom))]

@@ -5,18 +5,15 @@
 //! lists all there are. So a socket of ours connects to the name, and two questions are asked: which
 //! inode is our socket's peer, and whose is that?
 
+use crate::netlink::{self, HEADER_LEN, Line};
 use crate::sys::{self, Errno, Result, UnixName};
 
-/// `nlmsghdr` and, in a question, `unix_diag_req`; in an answer, `unix_diag_msg`.
-const HEADER_LEN: usize = 16;
+/// With `unix_diag_req` in a question, with `unix_diag_msg` in an answer.
 const QUESTION_LEN: usize = HEADER_LEN + 24;
 const ANSWER_LEN: usize = HEADER_LEN + 16;
 /// Bytes of an attribute before its value: length and kind.
 const ATTRIBUTE_LEN: usize = 4;
 
-/// `SOCK_DIAG_BY_FAMILY`, in questions and answers.
-const BY_FAMILY: u16 = 20;
-const NLM_F_REQUEST: u16 = 1;
 /// In the place of a cookie: any.
 const NO_COOKIE: u32 = u32::MAX;
 
@@ -40,9 +37,9 @@ const UID: Asked = Asked { show: 0x40, attribute: 7 };
 pub fn owner_of(name: &UnixName) -> Result<u32> {
     let ours = Open(sys::unix_datagram()?);
     sys::connect_unix(ours.0, name)?;
-    let line = Open(sys::sock_diag()?);
-    let peer = ask(line.0, sys::inode(ours.0)? as u32, PEER)?;
-    ask(line.0, peer, UID)
+    let line = Line::open()?;
+    let peer = ask(&line, sys::inode(ours.0)? as u32, PEER)?;
+    ask(&line, peer, UID)
 }
 
 /// A descriptor, until this is dropped.
@@ -54,40 +51,29 @@ impl Drop for Open {
     }
 }
 
-fn ask(line: i32, inode: u32, asked: Asked) -> Result<u32> {
-    sys::send(line, &question(inode, asked), 0)?;
+fn ask(line: &Line, inode: u32, asked: Asked) -> Result<u32> {
     let mut answer = [0; 256];
-    // SAFETY: the array is writable. The answer is there when `send` returns.
-    let len = sys::recv_into(line, &mut answer, libc::MSG_DONTWAIT)?;
-    read(&answer[..len.min(answer.len())], asked)
+    let len = line.ask(&question(inode, asked), &mut answer)?;
+    read(&answer[..len], asked)
 }
 
 fn question(inode: u32, asked: Asked) -> [u8; QUESTION_LEN] {
-    const LEN: u32 = QUESTION_LEN as u32;
-    let kind = u32::from_ne_bytes(halves(BY_FAMILY, NLM_F_REQUEST));
     let family = u32::from_ne_bytes([libc::AF_UNIX as u8, 0, 0, 0]);
-    // Length, kind and flags, sequence, sender; family, states, inode, show, cookie.
-    let words = [LEN, kind, 0, 0, family, 0, inode, asked.show, NO_COOKIE, NO_COOKIE];
+    // Family, states, inode, show, cookie.
+    let words = [family, 0, inode, asked.show, NO_COOKIE, NO_COOKIE];
     let mut bytes = [0; QUESTION_LEN];
-    for (to, word) in bytes.chunks_exact_mut(4).zip(words) {
+    bytes[..HEADER_LEN].copy_from_slice(&netlink::header(QUESTION_LEN));
+    for (to, word) in bytes[HEADER_LEN..].chunks_exact_mut(4).zip(words) {
         to.copy_from_slice(&word.to_ne_bytes());
     }
     bytes
-}
-
-fn halves(first: u16, second: u16) -> [u8; 4] {
-    let ([a, b], [c, d]) = (first.to_ne_bytes(), second.to_ne_bytes());
-    [a, b, c, d]
 }
 
 /// The value of the attribute that was asked for.
 fn read(answer: &[u8], asked: Asked) -> Result<u32> {
     let short = |at: usize| Some(u16::from_ne_bytes(answer.get(at..at + 2)?.try_into().ok()?));
     let word = |at: usize| Some(u32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
-    if short(4) != Some(BY_FAMILY) {
-        // `NLMSG_ERROR`: the number is negative.
-        return Err(Errno(word(HEADER_LEN).map_or(libc::EPROTO, |errno| -(errno as i32))));
-    }
+    netlink::check(answer)?;
     let mut at = ANSWER_LEN;
     while let (Some(len), Some(kind)) = (short(at), short(at + 2)) {
         if kind == asked.attribute {
@@ -142,7 +128,7 @@ mod tests {
         assert_eq!(read(&error, UID), Err(Errno(libc::ENOENT)));
         assert_eq!(read(&[], UID), Err(Errno(libc::EPROTO)));
         let mut answer = [0; ANSWER_LEN + 8];
-        answer[4..6].copy_from_slice(&BY_FAMILY.to_ne_bytes());
+        answer[4..6].copy_from_slice(&netlink::BY_FAMILY.to_ne_bytes());
         assert_eq!(read(&answer, UID), Err(Errno(libc::ENODATA)));
         answer[ANSWER_LEN..].copy_from_slice(&[8, 0, 7, 0, 1, 2, 0, 0]);
         assert_eq!(read(&answer, UID), Ok(u32::from_ne_bytes([1, 2, 0, 0])));

@@ -483,7 +483,7 @@ impl Reason {
                 PeerCannot::FailedLately => "agreeing with this server has failed lately",
                 PeerCannot::NoTcpOption => "SYN or SYN-ACK came without the SMC option",
                 PeerCannot::LookupUnanswered => {
-                    "the peer is elsewhere, and the agent knows of no Sidestep program there"
+                    "the agent knows of no Sidestep program at the other end"
                 }
                 PeerCannot::OtherVersion => "the peer runs another version of Sidestep",
                 PeerCannot::NothingInCommon => "the peer offers nothing that this end can use",

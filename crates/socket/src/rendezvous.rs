@@ -3,7 +3,7 @@
 //! ```text
 //!   agreement   one look for progress; client and server carry out its machines
 //!   begin       the questions before an attempt; record: what the ends show each other
-//!   claim       ends whose processes share memory; afar: ends in two network namespaces
+//!   whereabouts how the other end can be found; claim: by memory that both processes share; afar: by the agent
 //!   listeners   who listens says so by a marker
 //!   gateway     the other end is on another host; tcp_option: whether it knows SMC
 //!   pnet        whether the interface may move; denial: whether the IP filter lets it
@@ -26,3 +26,4 @@ pub(crate) mod pnet;
 pub(crate) mod record;
 pub(crate) mod server;
 pub mod tcp_option;
+pub(crate) mod whereabouts;

@@ -1,9 +1,10 @@
-//! Programs of different network namespaces, brought together by an agent.
+//! Programs of different network namespaces or users, brought together by an agent.
 //!
 //! Each test has namespaces, cables, a control group and an agent of its own. What must move has
 //! moved, at both ends, when the client has verified its bytes; what must not is TCP, without a byte
 //! wrong: an end whose like exists elsewhere, and one behind a translation of addresses.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -75,6 +76,16 @@ pub(crate) fn twins(stage: &Stage<'_>) -> Result<String> {
         scene.expect(&ours, &mut other, (0, 1))?;
     }
     Ok("same addresses in two networks stay apart".to_owned())
+}
+
+/// Rules as kube-proxy writes them for a Service with one server, for packets at this hook.
+fn translation(hook: &str, service: &str, port: u16, to: &str) -> String {
+    format!(
+        "add table ip t; add chain ip t before {{ type nat hook {hook} priority -100; }}; \
+         add rule ip t before ip daddr {service} tcp dport {port} dnat to {to}:{PORT}; \
+         add chain ip t after {{ type nat hook postrouting priority 100; }}; \
+         add rule ip t after ct status dnat masquerade"
+    )
 }
 
 /// Who is called at one address and answers at another.
@@ -156,6 +167,27 @@ pub(crate) fn users(stage: &Stage<'_>) -> Result<String> {
         scene.meet(SERVER[0], Scene::serve_as_nobody, &rules, ends)?;
     }
     Ok("both ends have a say".to_owned())
+}
+
+/// Programs of two users that list nobody share memory if the policy of the host says so.
+pub(crate) fn policy(stage: &Stage<'_>) -> Result<String> {
+    let scene = Scene::set(stage)?;
+    let rules = scene.agent_directory.join("agent.toml");
+    fs::write(&rules, "[share]\npairs = [[0, 65534]]\n")?;
+    let _agent = scene.agent_with(&["--config".as_ref(), rules.as_os_str()])?;
+    let nothing = [String::new(), String::new()];
+    for namespace in [&scene.left, &scene.right] {
+        scene.meet_in(namespace, SERVER[0], Scene::serve_as_nobody, &nothing, (6, 0))?;
+    }
+    fs::write(&rules, "[share]\npairs = [[0, 1]]\n")?;
+    // The agent looks at its files once a second.
+    thread::sleep(Duration::from_millis(1_100));
+    for namespace in [&scene.left, &scene.right] {
+        scene.meet_in(namespace, SERVER[0], Scene::serve_as_nobody, &nothing, (0, 6))?;
+    }
+    let lists = ["0", "65534"].map(shared_with);
+    scene.meet_in(&scene.left, SERVER[0], Scene::serve_as_nobody, &lists, (6, 0))?;
+    Ok("two users in one namespace and in two, by the host's policy and by their lists".to_owned())
 }
 
 /// Root of two namespaces is two users, as long as not both list it.
@@ -294,12 +326,16 @@ impl<'a> Scene<'a> {
 
     /// `sidestep agent`, once it is there for both namespaces.
     fn agent(&self) -> Result<Dialogue> {
+        self.agent_with(&[])
+    }
+
+    fn agent_with(&self, words: &[&OsStr]) -> Result<Dialogue> {
         let Some(sidestep) = self.stage.house.launcher.observer() else {
             bail!(Lacking("there is no `sidestep` to be the agent".to_owned()));
         };
         let mut command = Command::new(sidestep);
         command.arg("agent").arg("--cgroup").arg(self.group.at());
-        command.arg("--socket").arg(self.socket());
+        command.arg("--socket").arg(self.socket()).args(words);
         let mut agent = Dialogue::start(command)?;
         agent.await_line("sidestep agent: programs of different", HANG)?;
         Ok(agent)
@@ -355,6 +391,18 @@ impl<'a> Scene<'a> {
         &self,
         address: &str,
         serve: fn(&Self, Command) -> Result<Program>,
+        rules: &[String; 2],
+        ends: (usize, usize),
+    ) -> Result<()> {
+        self.meet_in(&self.right, address, serve, rules, ends)
+    }
+
+    /// The same, with the client in this namespace.
+    fn meet_in(
+        &self,
+        namespace: &Namespace,
+        address: &str,
+        serve: fn(&Self, Command) -> Result<Program>,
         [of_server, of_client]: &[String; 2],
         ends: (usize, usize),
     ) -> Result<()> {
@@ -365,7 +413,7 @@ impl<'a> Scene<'a> {
         let words = ["client", address, &port, &seed];
         let mut client = self.command(Transport::Smc, "early", &words);
         client.env("SIDESTEP_CONFIG", self.amended("client", of_client)?);
-        self.enclose(&self.right, &mut client);
+        self.enclose(namespace, &mut client);
         let mut client = Talker(Dialogue::start(client)?);
         client.talk("3 40")?;
         self.expect(&server, &mut client, ends)

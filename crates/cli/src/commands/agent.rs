@@ -34,7 +34,7 @@ use crate::args::AgentArgs;
 use crate::config::{ConfigError, Configuration};
 use crate::metrics_address::MetricsAddress;
 use crate::output;
-use broker::Broker;
+use broker::{Broker, HostPolicy, PolicyError};
 use metrics::{ListenError, Listener};
 use tcp_option::{Attached, Sweeps};
 
@@ -45,6 +45,8 @@ enum AgentError {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Log(#[from] LogError),
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     #[error("metrics: {0}")]
     Listen(#[from] ListenError),
     #[error(transparent)]
@@ -105,7 +107,8 @@ impl Duties {
     /// Begins what can be begun, and says what cannot.
     fn take_up(args: &AgentArgs, watchdog: &Watchdog) -> Result<Self, AgentError> {
         let option = tcp_option::attach(args.cgroup.as_deref());
-        let broker = Broker::start(&args.socket, watchdog);
+        let policy = HostPolicy::load(args.config.as_deref())?;
+        let broker = Broker::start(&args.socket, policy, watchdog);
         match &option {
             Ok(option) => say(option)?,
             Err(BpfError::File { .. }) => {}
@@ -113,7 +116,8 @@ impl Duties {
                 complain(&format_args!("the TCP option of SMC is not written: {error}"));
             }
         }
-        let (meet, at) = ("programs of different network namespaces", args.socket.display());
+        let (meet, at) =
+            ("programs of different users and network namespaces", args.socket.display());
         match &broker {
             Ok(_) if option.as_ref().is_ok_and(Attached::tells_identity) => {
                 say(&format_args!("{meet} meet at {at}"))?;

@@ -1,9 +1,10 @@
 //! The agent's socket: who is brought together, and what hostile callers get.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, BufRead, BufReader, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -42,6 +43,49 @@ fn two_ends_get_a_line_to_each_other() {
     net::send(&clients_end, b"hello", SendFlags::empty()).unwrap();
     let mut bytes = [0; 8];
     assert_eq!(net::recv(&servers_end, &mut bytes, RecvFlags::empty()).unwrap().0, 5);
+}
+
+#[test]
+fn the_policy_of_the_host_is_told_to_both_ends() {
+    let is_granted = |agent: &Agent| {
+        let (client, server) = (agent.call(), agent.call());
+        client.lookup(1, Side::Client);
+        server.lookup(1, Side::Server);
+        let told = [client, server].map(|line| line.awaits_match().0.is_granted);
+        assert_eq!(told[0], told[1]);
+        told[0]
+    };
+    let place = Place::new();
+    let own = rustix::process::getuid().as_raw();
+    let put = |place: &Place, rules: &str| {
+        let file = place.file(".config/sidestep/sidestep.toml", rules);
+        std::fs::set_permissions(file, Permissions::from_mode(0o644)).unwrap();
+    };
+    put(&place, &format!("[share]\npairs = [[{own}, {own}]]\n"));
+    let agent = Agent::start_in(place, &[]);
+    assert!(is_granted(&agent));
+    put(&agent.place, &format!("[share]\npairs = [[{own}, {}]]\n", own + 1));
+    eventually("it is taken back", || (!is_granted(&agent)).then_some(()));
+    let groups = rustix::process::getgid().as_raw();
+    put(&agent.place, &format!("[share]\ngroups = [{groups}]\n"));
+    eventually("a group is let in", || is_granted(&agent).then_some(()));
+    put(&agent.place, "");
+    eventually("nothing is granted", || (!is_granted(&agent)).then_some(()));
+}
+
+#[test]
+fn a_policy_that_others_may_write_keeps_the_agent_from_starting() {
+    let place = Place::new();
+    let file = place.file("share.toml", "[share]\nall = true\n");
+    std::fs::set_permissions(&file, Permissions::from_mode(0o666)).unwrap();
+    let mut command = place.sidestep(None);
+    command
+        .args(["agent", "--cgroup", "/nowhere", "--socket"])
+        .arg(place.path().join("agent.sock"));
+    let output = command.arg("--config").arg(&file).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("share.toml: [share] counts only in a file"), "{said}");
 }
 
 /// As in a container: its callers have no number in its PID namespace.
@@ -208,7 +252,11 @@ impl Agent {
 
     /// An agent that is begun by another command.
     fn start_by(other: &[&str]) -> Self {
-        let place = Place::new();
+        Self::start_in(Place::new(), other)
+    }
+
+    /// The same, with what is in this place.
+    fn start_in(place: Place, other: &[&str]) -> Self {
         let socket = place.path().join("agent.sock");
         let child = begin(&place, &socket, other);
         Self { child, socket, place }
@@ -282,7 +330,7 @@ fn begin(place: &Place, socket: &Path, other: &[&str]) -> Child {
     }
     command.arg("--socket").arg(socket).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    let words = "programs of different network namespaces";
+    let words = "programs of different users and network namespaces";
     let says = |stream: Box<dyn io::Read>| {
         BufReader::new(stream).lines().map_while(Result::ok).any(|line| line.contains(words))
     };

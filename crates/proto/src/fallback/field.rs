@@ -117,6 +117,7 @@ const NAMES: &[&str] = &[
     "record ring offset",
     "rings named in the slab",
     "Introduction memory",
+    "Match granted",
 ];
 
 impl Field {

@@ -930,7 +930,7 @@ impl World {
             | Begin::AsksNetwork { .. }
             | Begin::AsksMemoryOfFailures { .. } => Answer::Objection(None),
             Begin::LooksWhere if self.is_distant(end) => {
-                Answer::Elsewhere(PeerCannot::OtherNamespace)
+                Answer::Elsewhere(PeerCannot::OtherNamespace.into())
             }
             Begin::LooksWhere => Answer::Here(self.token_of(end)),
             Begin::LearnsIdentity { .. } => Answer::Token(Some(self.token_of(end))),

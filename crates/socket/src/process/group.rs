@@ -6,7 +6,8 @@
 //! memory, over UNIX datagrams whose sender the kernel vouches for. Later
 //! connections between the two find everything mapped.
 //!
-//! A process of another network namespace has no name that we could send to. The two have a
+//! A process of another network namespace has no name that we could send to, and of what one of another user sends
+//! to a name nothing is taken. The two have a
 //! *line* instead, a pair of connected sockets that the agent has given them
 //! ([`crate::rendezvous::lookup`]), with the users at its ends; all that would go to a mailbox goes there.
 
@@ -56,6 +57,8 @@ pub struct Group {
     peer_is_near: AtomicBool,
     /// Our own user as the agent sees it, if that has told the peer's.
     pub(super) own_uid: AtomicU32,
+    /// Until when the policy of the host lets the two users share memory, by [`sys::coarse_ns`].
+    granted_until: AtomicU64,
     /// Our own user when the group was begun.
     begun_by: u32,
     /// `theirs` may be read.
@@ -98,6 +101,10 @@ const NEAR: i32 = -1;
 
 /// In the place of a line: there was no room for it.
 pub(super) const LINE_LOST: i32 = -2;
+
+/// What the agent says of the policy holds for so long. Then the next connection asks again, so what is taken back
+/// there is taken back here.
+const GRANT_NS: u64 = 60_000_000_000;
 
 /// The users at the two ends of a line, as the agent sees them.
 #[derive(Clone, Copy, Debug)]
@@ -145,6 +152,7 @@ pub(super) fn make_around(
         peer_gid: AtomicU32::new(0),
         peer_is_near: AtomicBool::new(is_self),
         own_uid: AtomicU32::new(0),
+        granted_until: AtomicU64::new(0),
         begun_by: sys::uid(),
         established: AtomicBool::new(is_self),
         refused: AtomicU64::new(Reason::None.word()),
@@ -242,6 +250,18 @@ impl Group {
         LinkId(self.peer_link_id.load(Ordering::Relaxed))
     }
 
+    /// The agent has said whether the policy of the host lets the two users share memory.
+    pub(crate) fn note_grant(&self, is_granted: bool) {
+        let until = if is_granted { sys::coarse_ns() + GRANT_NS } else { 0 };
+        self.granted_until.store(until, Ordering::Relaxed);
+    }
+
+    /// Whether it does, to the users that it was said of.
+    fn is_granted(&self) -> bool {
+        let until = self.granted_until.load(Ordering::Relaxed);
+        until != 0 && self.begun_by == sys::uid() && sys::coarse_ns() < until
+    }
+
     /// Whether memory may still be shared with the peer's user: the rules can change, and our user.
     pub(crate) fn may_go_on(&self) -> bool {
         let Sender { uid, gid } = self.peer_user();
@@ -253,6 +273,7 @@ impl Group {
         };
         let is_near = self.peer_is_near.load(Ordering::Relaxed);
         options::current().policy.objection_to_user(own, uid, gid, is_near).is_none()
+            || self.is_granted()
     }
 
     pub(super) fn peer_user(&self) -> Sender {
@@ -260,7 +281,7 @@ impl Group {
         Sender { uid, gid }
     }
 
-    /// The peer lives in another network namespace.
+    /// The two have a line: the peer lives in another network namespace, or is another user's.
     pub(crate) fn is_distant(&self) -> bool {
         self.line.load(Ordering::Relaxed) != NEAR
     }
@@ -551,6 +572,24 @@ mod tests {
     use super::*;
     use crate::process::groups::{self, Look};
     use crate::process::home::{self, tests::alone};
+
+    #[test]
+    fn with_another_user_memory_is_shared_while_it_is_granted() {
+        let _alone = alone();
+        let process = home::current().unwrap();
+        let group = groups::with(&Look::at(process), process.instance).unwrap();
+        let own = group.peer_uid.swap(sys::uid() + 1, Ordering::Relaxed);
+        assert!(!group.may_go_on());
+        group.note_grant(true);
+        assert!(group.may_go_on());
+        group.granted_until.store(sys::coarse_ns(), Ordering::Relaxed);
+        assert!(!group.may_go_on(), "its time is over");
+        group.note_grant(true);
+        group.note_grant(false);
+        assert!(!group.may_go_on(), "it was taken back");
+        group.peer_uid.store(own, Ordering::Relaxed);
+        assert!(group.may_go_on());
+    }
 
     #[test]
     fn a_group_remembers_the_ports_that_its_peer_serves() {

@@ -81,7 +81,7 @@ pub(crate) fn bury(look: &Look) {
     collect_dead(look);
 }
 
-/// The link group with a process of another network namespace, to which this is a line; made
+/// The link group with a process that the agent has found, to which this is a line; made
 /// and introduced if need be. What it needs of the line is copied.
 ///
 /// # Errors
@@ -120,7 +120,7 @@ pub(crate) fn begin_distant(
         process.acquainting.fetch_add(1, Ordering::Relaxed);
     }
     place.set(Some(group));
-    crate::log!(Info, "link group with {peer} of another namespace begun");
+    crate::log!(Info, "link group with {peer} by a line begun");
     group.introduce(false);
     Ok(group)
 }

@@ -1,6 +1,6 @@
-//! The other end is in another network namespace: how the ends find each other, carried out.
+//! The other end cannot be found by its name: how the ends find each other, carried out.
 //!
-//! No name is known to both, and addresses say nothing alone: two networks of one host may
+//! Addresses say nothing alone: two networks of one host may
 //! use the same ones at the same moment. What both ends know, and no other process does, is which connection
 //! it is: the sequence numbers with which it began ([`sidestep_wire::tcp_option::Identity`]),
 //! as the kernel tells them through the agent's programs. Addresses and identity make the
@@ -56,7 +56,8 @@ pub(super) fn carry_out(
         }
         Step::CountsAcquaintances => Answer::Count(process.partners.load(Ordering::Relaxed)),
         Step::Claims => {
-            let is_meant = |group: &&Group| group.is_distant() || group.is_self();
+            // Processes that have met by name may have a connection that has none.
+            let is_meant = |_: &&Group| true;
             Answer::Is(claim::post(process, look.sock, server_port, token, is_meant))
         }
         Step::Lookups => Answer::LookedUp(lookup::submit(process, token, side, server_port)),

@@ -23,6 +23,8 @@ pub(crate) struct Look {
     pub(super) is_server: bool,
     /// As this end sees them: its own, and the peer's.
     pub(super) addresses: Option<(SocketAddr, SocketAddr)>,
+    /// Both ends are in this network namespace.
+    pub(super) is_by_loopback: bool,
     /// Link groups that were found last meanwhile.
     pub(super) groups: Option<groups::Look>,
     /// Where in our slab the ring lies that was taken.
@@ -47,7 +49,18 @@ pub(crate) static PENDING: AtomicU32 = AtomicU32::new(0);
 impl Look {
     pub(super) fn new(sock: &'static Sock, fd: i32, is_server: bool) -> Self {
         let (addresses, groups, accept, incoming) = (None, None, None, None);
-        Self { sock, fd, is_server, addresses, groups, ring_at: 0, accept, incoming }
+        let is_by_loopback = false;
+        Self {
+            sock,
+            fd,
+            is_server,
+            addresses,
+            is_by_loopback,
+            groups,
+            ring_at: 0,
+            accept,
+            incoming,
+        }
     }
 
     /// The call of the program that it is made in.

@@ -1,14 +1,13 @@
 //! The questions before an attempt ([`Begin`]), asked to the end, as this process and the kernel answer them.
 
-use crate::process::home::{self, Home};
+use crate::process::home;
 use crate::process::memory;
 use crate::process::options::{self, Promotion};
-use crate::process::tcp::{self, netns_cookie};
 use crate::rendezvous::attempt::{Look, PENDING};
+use crate::rendezvous::whereabouts::{self, Whereabouts};
 use crate::rendezvous::{autocache, denial, gateway, listeners, passed, pnet, tcp_option};
-use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
-use sidestep_proto::fallback::{Lack, PeerCannot, Reason};
+use sidestep_proto::fallback::{Lack, Reason};
 use sidestep_proto::rendezvous::agreement::begin::{Begin, Standing};
 use sidestep_proto::rendezvous::agreement::{Answer, Givers};
 use sidestep_wire::host_control::{Side, connection_token, distant_token};
@@ -52,11 +51,13 @@ fn answer(look: &mut Look, question: Begin) -> Result<Answer, Reason> {
             Answer::Objection(sock.objection_by_policy(local, peer))
         }
         Begin::LooksWhere => {
-            let (process, (local, peer)) = (look.process()?, look.addresses()?);
-            let (client, server) = look.client_and_server()?;
-            match elsewhere(process, fd, local, peer) {
-                None => Answer::Here(connection_token(client, server, process.netns_cookie)),
-                Some(reason) => Answer::Elsewhere(reason),
+            let (process, (client, server)) = (look.process()?, look.client_and_server()?);
+            match whereabouts::of_other_end(look)? {
+                Whereabouts::Named => {
+                    Answer::Here(connection_token(client, server, process.netns_cookie))
+                }
+                Whereabouts::NoProgramYet => Answer::NotYet,
+                Whereabouts::Nameless(reason) => Answer::Elsewhere(reason),
             }
         }
         Begin::AsksGateway => Answer::Objection(gateway::objection(look.addresses()?.1)),
@@ -66,9 +67,9 @@ fn answer(look: &mut Look, question: Begin) -> Result<Answer, Reason> {
             Answer::Token(identity.map(|identity| distant_token(client, server, identity)))
         }
         Begin::AsksTcpOption { .. } => Answer::Is(tcp_option::is_refused(sock, fd)),
-        Begin::AsksNetwork { is_distant, .. } => {
+        Begin::AsksNetwork { .. } => {
             let (slot, (local, _)) = (look.slot()?, look.addresses()?);
-            denial::note_interface(slot, fd, local.ip(), is_distant);
+            denial::note_interface(slot, fd, local.ip(), !look.is_by_loopback);
             let by_pnet = pnet::objection(fd, local.ip());
             Answer::Objection(by_pnet.or_else(|| denial::early_objection(slot, fd)))
         }
@@ -95,17 +96,5 @@ fn standing(look: &Look) -> Standing {
         is_congested: limit != 0 && PENDING.load(Ordering::Relaxed) >= limit,
         is_shared: sock.slot().is_some_and(|slot| slot.holders.load(Ordering::Acquire) > 1),
         is_received: sock.is_received.load(Ordering::Relaxed),
-    }
-}
-
-/// Why the other end cannot be found by its name: it is not in the network namespace of the
-/// process.
-fn elsewhere(process: &Home, fd: i32, local: SocketAddr, peer: SocketAddr) -> Option<PeerCannot> {
-    if !tcp::is_same_host(local, peer) {
-        Some(PeerCannot::RemotePeer)
-    } else if netns_cookie(fd) != process.netns_cookie {
-        Some(PeerCannot::OtherNamespace)
-    } else {
-        None
     }
 }

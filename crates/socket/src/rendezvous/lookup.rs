@@ -1,5 +1,5 @@
 //! Lookups: how a process finds, by the agent of the host, which one holds the other end of a
-//! connection to another network namespace.
+//! connection that cannot be found by its name ([`super::whereabouts`]).
 //!
 //! ```text
 //!   lookup: token, side ───>  agent  <─── lookup: token, the other side
@@ -52,6 +52,14 @@ pub(super) fn submit(process: &'static Home, token: [u8; 16], side: Side, port: 
     LookedUp::Away
 }
 
+/// Whether there is an agent to ask, or one that another thread is talking to.
+pub(super) fn is_possible(process: &'static Home) -> bool {
+    let agent_line = &process.tables.agent_line;
+    let Some(_held) = Held::try_enter(agent_line.lock.get()) else { return true };
+    agent_line.follow_user();
+    agent_line.line().or_else(|| agent_line.call()).is_some()
+}
+
 /// Takes the answers that have come.
 pub(super) fn take_answers(process: &'static Home) {
     let agent_line = &process.tables.agent_line;
@@ -97,15 +105,16 @@ impl AgentLine {
     /// Whether the other end of a connection of ours is of a user with whom no memory is shared; such
     /// connections are remembered.
     fn is_strangers(&self, answer: &Match) -> bool {
-        let Match { uid, gid, own_uid, .. } = *answer;
-        // A process that is met here is of another network namespace.
+        let Match { uid, gid, own_uid, is_granted, .. } = *answer;
+        // A process that is met here may be of another network namespace.
         let objection = options::current().policy.objection_to_user(own_uid, uid, gid, false);
-        if objection.is_some() {
+        let is_strangers = objection.is_some() && !is_granted;
+        if is_strangers {
             let place = self.next_stranger.fetch_add(1, Ordering::Relaxed) as usize % STRANGERS_MAX;
             let [first, _] = halves(&answer.token);
             self.strangers[place].store(first, Ordering::Relaxed);
         }
-        objection.is_some()
+        is_strangers
     }
 
     /// A friend holds the other end of a connection of ours.
@@ -115,8 +124,12 @@ impl AgentLine {
         let look = Look::at(process);
         let users = group::Users { own_uid, peer: Sender { uid, gid } };
         match groups::begin_distant(&look, answer.instance, line, users) {
-            Ok(group) if answer.side == Side::Client => group.note_port(answer.port),
-            Ok(_) => {}
+            Ok(group) => {
+                group.note_grant(answer.is_granted);
+                if answer.side == Side::Client {
+                    group.note_port(answer.port);
+                }
+            }
             Err(errno) => {
                 crate::log!(Warn, "no memory to share with {}: errno {}", answer.instance, errno.0);
             }

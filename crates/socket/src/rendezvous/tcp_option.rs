@@ -120,19 +120,29 @@ pub(crate) fn is_refused(sock: &Sock, fd: i32) -> bool {
 
 /// Which connection this is, if the agent tells: six system calls.
 pub(crate) fn identity(fd: i32, is_server: bool) -> Option<Identity> {
+    let mut answers = [0; Identity::PARTS];
+    for (what, answer) in (question::IDENTITY..).zip(&mut answers) {
+        *answer = part_of_identity(fd, what)?;
+    }
+    Identity::from_answers(answers, is_server)
+}
+
+/// Whether the agent tells which connection this is.
+pub(super) fn tells_identity(fd: i32) -> bool {
+    part_of_identity(fd, question::IDENTITY).is_some_and(|answer| answer >= Identity::ANSWER)
+}
+
+/// The answer to one question of its identity, if an agent is there.
+fn part_of_identity(fd: i32, what: i32) -> Option<i32> {
     if is_until(&NAMELESS_UNTIL) {
         return None;
     }
-    let mut answers = [0; Identity::PARTS];
-    for (what, answer) in (question::IDENTITY..).zip(&mut answers) {
-        let Err(Errno(errno)) = say(fd, what) else { return None };
-        if errno == libc::ENOPROTOOPT {
-            NAMELESS_UNTIL.store(sys::coarse_ns() + ABSENT_NS, Ordering::Relaxed);
-            return None;
-        }
-        *answer = errno;
+    let Err(Errno(errno)) = say(fd, what) else { return None };
+    if errno == libc::ENOPROTOOPT {
+        NAMELESS_UNTIL.store(sys::coarse_ns() + ABSENT_NS, Ordering::Relaxed);
+        return None;
     }
-    Identity::from_answers(answers, is_server)
+    Some(errno)
 }
 
 /// Whether no agent would answer about a socket, as was seen a moment ago.

@@ -1,5 +1,6 @@
-//! What a library and the agent of its host say to each other, where the two ends of a connection are in
-//! different network namespaces: see the [module above](super) for what all messages start with.
+//! What a library and the agent of its host say to each other, where the two ends of a connection do not find
+//! each other by name: in different network namespaces, or of different users.
+//! See the [module above](super) for what all messages start with.
 //!
 //! | Lookup, 48 bytes | Off | Len |
 //! |---|---|---|
@@ -13,7 +14,7 @@
 //! | token of the connection | 28 | 16 |
 //! | port of the server | 44 | 2 |
 //! | role of the reader: 1 client, 2 server | 46 | 1 |
-//! | reserved | 47 | 1 |
+//! | 1: the host's policy lets the two users share memory; anything else: it says nothing | 47 | 1 |
 //! | user of the reader, as the agent sees it | 48 | 4 |
 //! | user of the other end, as the agent sees it | 52 | 4 |
 //! | group of the other end, as the agent sees it | 56 | 4 |
@@ -44,10 +45,14 @@ mod matched {
     pub(super) const TOKEN: Field<16> = Field::new("Match token", 28);
     pub(super) const PORT: Field<2> = Field::new("Match port", 44);
     pub(super) const ROLE: Field<1> = Field::new("Match role", 46);
+    pub(super) const GRANTED: Field<1> = Field::new("Match granted", 47);
     pub(super) const OWN_UID: Field<4> = Field::new("Match user of the reader", 48);
     pub(super) const UID: Field<4> = Field::new("Match user", 52);
     pub(super) const GID: Field<4> = Field::new("Match group", 56);
 }
+
+/// The value of [`matched::GRANTED`].
+const GRANTED: u8 = 1;
 
 mod refusal {
     use super::Field;
@@ -134,6 +139,8 @@ pub struct Match {
     pub port: u16,
     /// The end that the reader holds.
     pub side: Side,
+    /// The policy of the host lets the two users share memory, whatever the two processes list.
+    pub is_granted: bool,
     /// The user of the process that reads this, as the agent sees it.
     pub own_uid: u32,
     /// The user of the other one.
@@ -152,6 +159,7 @@ impl Match {
             token: reader.bytes(matched::TOKEN)?,
             port: reader.u16(matched::PORT)?,
             side: Side::parse(reader, matched::ROLE)?,
+            is_granted: reader.u8(matched::GRANTED)? == GRANTED,
             own_uid: reader.u32(matched::OWN_UID)?,
             uid: reader.u32(matched::UID)?,
             gid: reader.u32(matched::GID)?,
@@ -168,6 +176,7 @@ impl Match {
         writer.put(matched::TOKEN, self.token)?;
         writer.put(matched::PORT, self.port.to_be_bytes())?;
         writer.put(matched::ROLE, [self.side as u8])?;
+        writer.put(matched::GRANTED, [if self.is_granted { GRANTED } else { 0 }])?;
         writer.put(matched::OWN_UID, self.own_uid.to_be_bytes())?;
         writer.put(matched::UID, self.uid.to_be_bytes())?;
         writer.put(matched::GID, self.gid.to_be_bytes())?;

@@ -297,14 +297,15 @@ fn control_message() -> impl Strategy<Value = ControlMessage> {
             port,
         },
     );
-    let side = prop_oneof![Just(Side::Client), Just(Side::Server)];
+    let side = (prop_oneof![Just(Side::Client), Just(Side::Server)], any::<bool>());
     let ids = any::<[u32; 3]>();
     let matched = (any::<[u8; 16]>(), any::<[u8; 16]>(), any::<u16>(), side, ids).prop_map(
-        |(instance, token, port, side, [own_uid, uid, gid])| Match {
+        |(instance, token, port, (side, is_granted), [own_uid, uid, gid])| Match {
             instance: Instance(instance),
             token,
             port,
             side,
+            is_granted,
             own_uid,
             uid,
             gid,

@@ -468,7 +468,8 @@ fn reads_and_writes_host_control_datagrams() {
     let lookup = Lookup { instance, token: hello.token, side: Side::Server, port: 8080 };
     let (own_uid, uid, gid) = (1000, 100_000, 100);
     let (token, side) = (hello.token, Side::Client);
-    let matched = Match { instance, token, port: 8080, side, own_uid, uid, gid };
+    let is_granted = true;
+    let matched = Match { instance, token, port: 8080, side, is_granted, own_uid, uid, gid };
     let refusal = Refusal { cause: RefusalCause::NoRoom };
     let messages = [
         ControlMessage::Hello(hello),

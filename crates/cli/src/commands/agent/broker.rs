@@ -1,8 +1,9 @@
-//! The agent's part that brings programs of different network namespaces together.
+//! The agent's part that brings programs together that do not find each other.
 //!
-//! Within one namespace two programs find each other by abstract names. Where the ends of a connection are
-//! in two, each sends the agent a *lookup*: "I hold this end of the connection with this token". When both
-//! have come, each gets one end of a new pair of sockets, with the user of the other as the kernel says it.
+//! Two programs of one user and network namespace find each other by abstract names. Where the ends of a connection are
+//! of two users or namespaces, each sends the agent a *lookup*: "I hold this end of the connection with this token". When both
+//! have come, each gets one end of a new pair of sockets, with the user of the other as the kernel says it, and
+//! whether the policy of the host lets the two share memory ([`policy`]).
 //! By that line the two show each other their memory, and from then on they need the agent no more: it sees
 //! none of it, and none of the bytes.
 //!
@@ -22,6 +23,7 @@
 //! lies unread is counted, also when its line has ended: the process at the other end may still have it.
 
 mod lookups;
+mod policy;
 
 use std::collections::HashMap;
 use std::fs::{self, Permissions};
@@ -49,7 +51,9 @@ use sidestep_wire::host_control::{
 };
 
 use super::socket_file::{SocketFile, make_room};
+use crate::share::Party;
 use lookups::{Asker, Lookups, Waiting};
+pub(super) use policy::{HostPolicy, PolicyError};
 
 /// Processes of one user that may be connected.
 const LINES_OF_USER_MAX: usize = 256;
@@ -74,6 +78,8 @@ const UNREAD_SHARE: u64 = 4;
 const ANSWER_LEN_MIN: usize = 512;
 /// Lookups of one user between two ticks; 64 processes may send as many as the library lets them.
 const LOOKUPS_OF_USER_MAX: u32 = 16_384;
+/// Groups of a caller for which room is made at first.
+const GROUPS_AT_ONCE: usize = 32;
 /// In the place of a line: the listening socket.
 const LISTENER: u64 = 0;
 
@@ -86,15 +92,15 @@ impl Broker {
     /// Begins to serve at a path.
     ///
     /// **Errors**: another agent serves there, or no socket can be made there.
-    pub(super) fn start(at: &Path, watchdog: &Watchdog) -> io::Result<Self> {
+    pub(super) fn start(at: &Path, policy: HostPolicy, watchdog: &Watchdog) -> io::Result<Self> {
         let listener = listen(at)?;
         let broker = Self { _file: SocketFile(at.to_owned()) };
-        let mut clerk = Clerk::new(listener)?;
+        let mut clerk = Clerk::new(listener, policy)?;
         let pulse = watchdog.pulse();
         thread::Builder::new().name("broker".to_owned()).spawn(move || {
             let error = clerk.serve(pulse);
             log::error!(
-                "programs of different network namespaces stay on TCP until the agent is \
+                "programs of different users and network namespaces stay on TCP until the agent is \
                  restarted: {error}"
             );
         })?;
@@ -149,6 +155,7 @@ impl Line {
 struct Clerk {
     events: OwnedFd,
     listener: OwnedFd,
+    policy: HostPolicy,
     lines: HashMap<u64, Line>,
     /// Numbers are not used again: a lookup may outlive its line.
     next_line: u64,
@@ -163,7 +170,7 @@ struct Clerk {
 }
 
 impl Clerk {
-    fn new(listener: OwnedFd) -> io::Result<Self> {
+    fn new(listener: OwnedFd, policy: HostPolicy) -> io::Result<Self> {
         let limit = getrlimit(Resource::Nofile);
         // Lines are descriptors; without more of them fewer fit.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
@@ -173,6 +180,7 @@ impl Clerk {
         Ok(Self {
             events,
             listener,
+            policy,
             lines: HashMap::new(),
             next_line: LISTENER + 1,
             lookups: Lookups::default(),
@@ -312,12 +320,12 @@ impl Clerk {
         let Self { lines, lookups, .. } = self;
         let is_there = |line| lines.get(&line).is_some_and(|line| !line.is_over);
         if let Some(other) = lookups.submit(now, asker, lookup, is_there) {
-            self.acquaint(lookup, asker, &other);
+            self.acquaint(lookup, asker, &other, now);
         }
     }
 
     /// Gives the two a line of their own. If only one gets its end, it finds the other end closed.
-    fn acquaint(&mut self, lookup: &Lookup, asker: Asker, other: &Waiting) {
+    fn acquaint(&mut self, lookup: &Lookup, asker: Asker, other: &Waiting, now: Instant) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let pair = net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         let Ok((one, another)) = pair else { return };
@@ -325,12 +333,22 @@ impl Clerk {
         for end in [&one, &another] {
             refuse_rights(end);
         }
-        let to_one = news(lookup, other, asker.uid);
+        let is_granted = self.is_granted(asker.line, other.asker.line, now);
+        let to_one = news(lookup, other, asker.uid, is_granted);
         let mirrored = Waiting { asker, instance: lookup.instance, ..*other };
         let its = Lookup { side: lookup.side.other(), ..*lookup };
-        let to_other = news(&its, &mirrored, other.asker.uid);
+        let to_other = news(&its, &mirrored, other.asker.uid, is_granted);
         self.tell(asker.line, &to_one, one.as_fd());
         self.tell(other.asker.line, &to_other, another.as_fd());
+    }
+
+    /// Whether the policy of the host lets the processes at these lines share memory.
+    fn is_granted(&mut self, one: u64, other: u64, now: Instant) -> bool {
+        let Self { lines, policy, .. } = self;
+        let (Some(one), Some(other)) = (lines.get(&one), lines.get(&other)) else { return false };
+        let [of_one, of_other] = [one, other].map(|line| groups_of_caller(&line.socket));
+        let one = Party { uid: one.uid, gid: one.gid, groups: &of_one };
+        policy.grants(&one, &Party { uid: other.uid, gid: other.gid, groups: &of_other }, now)
     }
 
     fn tell(&mut self, number: u64, news: &Match, end: BorrowedFd<'_>) {
@@ -375,6 +393,31 @@ impl Clerk {
     }
 }
 
+/// The groups of a caller beside its own, as the kernel has kept them since it called (`SO_PEERGROUPS`). None, if
+/// the kernel does not say.
+fn groups_of_caller(socket: &Foreign) -> Vec<u32> {
+    let mut groups = vec![0; GROUPS_AT_ONCE];
+    loop {
+        let mut len = (groups.len() * size_of::<u32>()) as libc::socklen_t;
+        let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERGROUPS);
+        // SAFETY: the kernel writes `len` bytes at most to where as many are.
+        let asked = unsafe {
+            let at = groups.as_mut_ptr().cast();
+            libc::getsockopt(socket.as_raw_fd(), level, option, at, &raw mut len)
+        };
+        let needed = len as usize / size_of::<u32>();
+        if asked == 0 {
+            groups.truncate(needed);
+            return groups;
+        }
+        if io::Error::last_os_error().raw_os_error() != Some(libc::ERANGE) || needed <= groups.len()
+        {
+            return Vec::new();
+        }
+        groups.resize(needed, 0);
+    }
+}
+
 /// What has been sent to a socket and not been read, in bytes and with the kernel's own part.
 fn unread_bytes(socket: &Foreign) -> usize {
     let mut bytes: libc::c_int = 0;
@@ -403,10 +446,10 @@ fn receive(line: &Line, bytes: &mut [u8]) -> rustix::io::Result<usize> {
 }
 
 /// What is said about `other` to who has sent, or could have sent, the lookup.
-fn news(lookup: &Lookup, other: &Waiting, own_uid: u32) -> Match {
+fn news(lookup: &Lookup, other: &Waiting, own_uid: u32, is_granted: bool) -> Match {
     let Asker { uid, gid, .. } = other.asker;
     let Lookup { token, port, side, .. } = *lookup;
-    Match { instance: other.instance, token, port, side, own_uid, uid, gid }
+    Match { instance: other.instance, token, port, side, is_granted, own_uid, uid, gid }
 }
 
 /// Says why, before the line is closed. If it cannot be said, the end says enough.

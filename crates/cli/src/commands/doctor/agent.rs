@@ -1,4 +1,4 @@
-//! The check of the agent: can programs of different network namespaces meet?
+//! The check of the agent: can programs of different users and network namespaces meet?
 
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -13,14 +13,15 @@ use super::check::Check;
 use crate::config::Configuration;
 
 /// Two things are needed: an agent that tells which connection is which, and a socket at which to ask
-/// for its other end. Within one namespace neither is.
+/// for its other end. Within one namespace, for one user, neither is.
 pub(super) fn check() -> Check {
     const NAME: &str = "agent";
     let socket = socket();
     let at = socket.display();
     match (is_identity_told(), call(&socket)) {
         (true, Ok(())) => {
-            Check::ok(NAME, format!("programs of different network namespaces meet at {at}"))
+            let who = "programs of different users and network namespaces";
+            Check::ok(NAME, format!("{who} meet at {at}"))
         }
         (false, Err(_)) => {
             let only = "none, so programs meet within one network namespace only";

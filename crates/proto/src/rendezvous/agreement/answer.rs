@@ -1,7 +1,7 @@
 //! What the owner tells a machine: the calls of the program, and what was seen in answer to a state.
 
 use super::other_end::{Letter, Seen, Token};
-use crate::fallback::{Lack, PeerCannot, Reason};
+use crate::fallback::{Lack, Reason};
 use crate::rendezvous::refusal::Refusal;
 use sidestep_wire::host_control::Hello;
 use sidestep_wire::rmbe_size::RmbeSize;
@@ -55,11 +55,11 @@ pub enum Answer {
     Standing(Standing),
     /// Which other processes have a connection that was received.
     Givers(Givers),
-    /// The other end is in the same network namespace. What the two call the connection.
+    /// The other end can be found by its name. What the two call the connection.
     Here(Token),
-    /// It is not.
-    Elsewhere(PeerCannot),
-    /// What the ends call a connection between two namespaces; `None`: that cannot be known.
+    /// It cannot, for this reason.
+    Elsewhere(Reason),
+    /// What the ends call a connection that has no name; `None`: that cannot be known.
     Token(Option<Token>),
     /// The attempt is under way.
     Engaged {
@@ -109,7 +109,7 @@ pub enum Begun {
     May {
         /// What both ends call the connection.
         token: Token,
-        /// The other end is in another network namespace.
+        /// The other end cannot be found by its name.
         is_distant: bool,
     },
     /// Not yet.

@@ -7,7 +7,7 @@
 use super::answer::{Answer, Illegal};
 pub use super::answer::{Begun, Givers, Standing};
 use super::other_end::Token;
-use crate::fallback::{Lack, OperatorSaid, PeerCannot, ProgramDid};
+use crate::fallback::{Lack, OperatorSaid, PeerCannot, ProgramDid, Reason};
 use sidestep_wire::host_control::Side;
 
 /// The next question, or what has come of all of them.
@@ -29,20 +29,21 @@ pub enum Begin {
     LearnsAddresses,
     /// Do the operator's rules object to them?
     AsksRules,
-    /// Is the other end in the network namespace of this process?
+    /// Can the other end be found by its name? It has to be in the network namespace of this process, and, where an
+    /// agent brings users together, of the same user.
     LooksWhere,
     /// Client: it is on another host. Does the gateway object?
     AsksGateway,
     /// What do both ends call the connection, by the numbers with which it began?
     LearnsIdentity {
         /// Why the other end cannot be found by a name.
-        elsewhere: PeerCannot,
+        elsewhere: Reason,
     },
     /// Was the TCP option of SMC refused?
     AsksTcpOption {
         /// What both ends call the connection.
         token: Token,
-        /// The other end is in another network namespace.
+        /// The other end cannot be found by its name.
         is_distant: bool,
     },
     /// Does its network object: the PNET ID, or an IP filter of which the process knows?
@@ -95,18 +96,20 @@ impl Begin {
             (Self::LooksWhere, &Answer::Here(token)) => {
                 Self::AsksTcpOption { token, is_distant: false }
             }
+            // The other end has no program yet.
+            (Self::LooksWhere, &Answer::NotYet) => Self::Over(Begun::NotYet),
             (Self::LooksWhere, &Answer::Elsewhere(elsewhere)) => match (side, elsewhere) {
-                (Side::Client, PeerCannot::RemotePeer) => Self::AsksGateway,
+                (Side::Client, Reason::Peer(PeerCannot::RemotePeer)) => Self::AsksGateway,
                 _ => Self::LearnsIdentity { elsewhere },
             },
             (Self::AsksGateway, &Answer::Objection(None)) => {
-                Self::LearnsIdentity { elsewhere: PeerCannot::RemotePeer }
+                Self::LearnsIdentity { elsewhere: PeerCannot::RemotePeer.into() }
             }
             (Self::LearnsIdentity { .. }, &Answer::Token(Some(token))) => {
                 Self::AsksTcpOption { token, is_distant: true }
             }
             (Self::LearnsIdentity { elsewhere }, &Answer::Token(None)) => {
-                Self::Over(Begun::MayNot(elsewhere.into()))
+                Self::Over(Begun::MayNot(elsewhere))
             }
             (Self::AsksTcpOption { token, is_distant }, &Answer::Is(false)) => {
                 Self::AsksNetwork { token, is_distant }

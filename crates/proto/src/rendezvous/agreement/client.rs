@@ -17,15 +17,15 @@ pub enum State {
     Start,
     /// Asks whether the attempt may begin: the questions of [`Begin`](super::Begin).
     Begins,
-    /// Rests. The other end is in another network namespace.
+    /// Rests. The other end cannot be found by its name.
     AwaitsGreeting(Token),
     /// Is this the only process that may use the connection, and its slot its own?
     LooksWhetherAlone(Token),
     /// It is not: takes back its claims, and begins anew.
     Withdraws,
-    /// Looks for a greeting from another namespace: follows the hint in the own cell.
+    /// Looks for a greeting from there: follows the hint in the own cell.
     LooksAfar(Token),
-    /// Looks for the other end in another namespace.
+    /// Looks for the other end by the agent.
     Seeks(Token, Step),
     /// Leaves a claim with each server that the process has met at the port. Is there one?
     Claims(Token),
@@ -44,7 +44,7 @@ pub enum State {
     /// Asks the kernel whether the connection is established. The hello that it is about to follow
     /// is the other end's only then.
     LooksWhetherOpen(Greeter),
-    /// The same, of a greeting from another namespace.
+    /// The same, of a greeting from an end that has no name.
     LooksWhetherOpenAfar(Greeter),
     /// Counts the attempt that such a greeting has begun.
     EngagesAfar(Greeter),

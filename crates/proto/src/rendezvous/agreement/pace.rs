@@ -35,7 +35,7 @@ enum Stage {
 impl Pace {
     pub(crate) const NEW: Self = Self { looks: 0, stage: Stage::Nothing };
 
-    /// The other end is in another namespace.
+    /// The other end cannot be found by its name.
     pub(super) fn seek(&mut self) {
         self.stage = Stage::Seeks(Seek::NEW);
     }

@@ -33,15 +33,15 @@ pub enum State {
     NotesReason(Reason),
     /// Counts the attempt: it is under way.
     Engages(Greets),
-    /// Rests. The other end is in another network namespace.
+    /// Rests. The other end cannot be found by its name.
     AwaitsClaim,
     /// Is this the only process that may use the connection, and its slot its own?
     LooksWhetherAlone,
     /// It is not: takes back its greeting, and begins anew.
     Withdraws,
-    /// Looks for a claim from another namespace.
+    /// Looks for a claim from there.
     LooksAfar,
-    /// Looks for the other end in another namespace.
+    /// Looks for the other end by the agent.
     Seeks(Step),
     /// Rests. The client is to propose.
     AwaitsReply(Greets),
@@ -127,7 +127,7 @@ pub struct Server {
     state: State,
     pub(super) pace: Pace,
     pub(super) traces: Traces,
-    /// What both ends call the connection between two namespaces.
+    /// What both ends call the connection if it has no name.
     token: Token,
     /// The call that is under way.
     pub(super) now: Looking,
@@ -167,7 +167,7 @@ impl Server {
         self.state
     }
 
-    /// What both ends call a connection between two namespaces.
+    /// What both ends call a connection that has no name.
     #[must_use]
     pub const fn token(&self) -> Token {
         self.token
