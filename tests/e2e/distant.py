@@ -2,12 +2,13 @@
 
     distant.py server ADDRESS PORT
     distant.py client ADDRESS PORT SEED [PORT OF THE CLIENT]
+    distant.py proxy ADDRESS PORT ADDRESS-OF-THE-SERVER PORT-OF-THE-SERVER
 
 For each line "CONNECTIONS MESSAGES" of its standard input the client makes so many more
 connections, and exchanges so many messages on each that it has, in turns. With "give" it hands its
 connections to a child, which obeys from then on; with "exec" it becomes another program that has
 them. Either may name a library that the other program is to run with. With "reset" it waits until each of its connections is reset, and goes on without them. The
-server ends a connection when the client does.
+server ends a connection when the client does. A proxy passes on what comes on each connection by another one.
 """
 
 import os
@@ -24,12 +25,26 @@ MESSAGE_LEN = 300
 CONNECTIONS_MAX = 100
 
 
-def serve(address, port):
+def serve(address, port, answer=echo):
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.create_server((address, port), family=family, backlog=256)
     while True:
         connection, _ = listener.accept()
-        threading.Thread(target=echo, args=(connection,), daemon=True).start()
+        threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+
+def pass_on(connection, to):
+    with connection, socket.create_connection(to) as server:
+        back = threading.Thread(target=copy, args=(server, connection), daemon=True)
+        back.start()
+        copy(connection, server)
+        back.join()
+
+
+def copy(source, sink):
+    while data := source.recv(65_536):
+        sink.sendall(data)
+    sink.shutdown(socket.SHUT_WR)
 
 
 def talk(to, seed, source=None, connections=(), position=0):
@@ -100,6 +115,9 @@ def main():
     to = (address, int(port))
     if role == "server":
         serve(*to)
+    elif role == "proxy":
+        server = (rest[0], int(rest[1]))
+        serve(*to, lambda connection: pass_on(connection, server))
     elif role == "client":
         seed, *source = map(int, rest)
         talk(to, seed, ("", *source) if source else None)

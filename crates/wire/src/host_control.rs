@@ -10,7 +10,7 @@
 //! | [`Hello`] | the client's connection name | – | the server of this very TCP connection is one of us |
 //! | [`Introduction`] | a process's mailbox | 2 descriptors | here is the memory of my process, and my bell |
 //! | [`Channel`] | a process's mailbox | 1 eventfd | here is another bell |
-//! | [`Lookup`] | the agent | – | I hold an end of this connection to another namespace |
+//! | [`Lookup`] | the agent | – | I hold an end of this connection, whose other end I do not find |
 //! | [`Match`] | a process, from the agent | 1 socket | this process holds the other end |
 //! | [`Refusal`] | a process, from the agent | – | I hang up |
 //!
@@ -374,19 +374,7 @@ pub fn connection_name(client: SocketAddr, server: SocketAddr) -> AddressName {
 /// That two connections of one namespace have the same token is as likely as guessing it.
 #[must_use]
 pub fn connection_token(client: SocketAddr, server: SocketAddr, netns_cookie: u64) -> [u8; 16] {
-    token_of(client, server, &[&netns_cookie.to_be_bytes()])
-}
-
-/// The same for a connection whose ends are in different network namespaces, where addresses say
-/// nothing alone: its identity stands in the place of the namespace.
-#[must_use]
-pub fn distant_token(client: SocketAddr, server: SocketAddr, identity: Identity) -> [u8; 16] {
-    let numbers = [identity.client, identity.server].map(u32::to_be_bytes);
-    token_of(client, server, &[b"identity", &numbers[0], &numbers[1]])
-}
-
-/// Addresses, ports and what tells where they are, hashed at once: each write to the hasher has its price.
-fn token_of(client: SocketAddr, server: SocketAddr, place: &[&[u8]]) -> [u8; 16] {
+    // Each write to the hasher has its price.
     let mut bytes = ArrayVec::<u8, TOKENED_LEN_MAX>::new();
     let mut put = |part: &[u8]| {
         let is_put = bytes.try_extend_from_slice(part).is_ok();
@@ -399,14 +387,25 @@ fn token_of(client: SocketAddr, server: SocketAddr, place: &[&[u8]]) -> [u8; 16]
         }
         put(&end.port().to_be_bytes());
     }
-    place.iter().copied().for_each(put);
+    put(&netns_cookie.to_be_bytes());
     let mut hasher = SipHasher24::new();
     hasher.write(&bytes);
     hasher.finish128().as_bytes()
 }
 
-/// The longest that makes a token: two ends of IPv6, and an identity.
-const TOKENED_LEN_MAX: usize = 2 * (16 + 2) + b"identity".len() + 2 * 4;
+/// The longest that makes a token: two ends of IPv6, and a namespace.
+const TOKENED_LEN_MAX: usize = 2 * (16 + 2) + 8;
+
+/// The same for a connection whose ends do not find each other by name: its identity alone. Addresses say nothing
+/// there: two networks of one host may use the same ones, and behind a translation each end sees others.
+#[must_use]
+pub fn distant_token(identity: Identity) -> [u8; 16] {
+    let mut hasher = SipHasher24::new();
+    hasher.write(b"identity");
+    hasher.write(&identity.client.to_be_bytes());
+    hasher.write(&identity.server.to_be_bytes());
+    hasher.finish128().as_bytes()
+}
 
 /// What the name of a bundle says.
 ///
@@ -582,14 +581,13 @@ mod tests {
             connection_token(client, server, 7),
             connection_token(server, client, 7),
             connection_token(client, server, 8),
-            distant_token(client, server, identity),
-            distant_token(server, client, identity),
-            distant_token(client, server, Identity { client: 2, server: 1 }),
+            distant_token(identity),
+            distant_token(Identity { client: 2, server: 1 }),
             connection_token(client, server, 0x0000_0001_0000_0002),
         ];
         for (at, token) in tokens.iter().enumerate() {
             assert!(!tokens[..at].contains(token), "{at}");
         }
-        assert_eq!(tokens[3], distant_token(client, server, identity));
+        assert_eq!(tokens[3], distant_token(identity));
     }
 }

@@ -101,6 +101,8 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("namespaces-late", &["ip", "python3"], distant::late),
     Case::alone("namespaces-twins", &["ip", "python3"], distant::twins),
     Case::alone("namespaces-nat", &["ip", "nft", "python3"], distant::translated),
+    Case::alone("namespaces-router", &["ip", "nft", "python3", "sysctl"], distant::routed),
+    Case::alone("namespaces-proxy", &["ip", "python3"], distant::proxied),
     Case::alone("namespaces-policy", &["ip", "setpriv", "python3"], distant::policy),
     Case::alone("namespaces-agent", &["ip", "python3"], distant::agent_ends),
     Case::alone("namespaces-handed-on", &["ip", "python3"], distant::handed_on),

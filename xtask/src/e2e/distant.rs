@@ -1,8 +1,8 @@
-//! Programs of different network namespaces or users, brought together by an agent.
+//! Programs of different network namespaces or users, or behind a translation of addresses, brought together by an agent.
 //!
 //! Each test has namespaces, cables, a control group and an agent of its own. What must move has
 //! moved, at both ends, when the client has verified its bytes; what must not is TCP, without a byte
-//! wrong: an end whose like exists elsewhere, and one behind a translation of addresses.
+//! wrong: an end whose like exists elsewhere, and the two legs of a proxy.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -88,29 +88,80 @@ fn translation(hook: &str, service: &str, port: u16, to: &str) -> String {
     )
 }
 
-/// Who is called at one address and answers at another.
+/// Published ports and Services: the two ends see other addresses, in one network namespace and in two.
 pub(crate) fn translated(stage: &Stage<'_>) -> Result<String> {
-    const ALIAS: &str = "10.89.1.9";
+    const SERVICE: &str = "10.96.0.10";
     let scene = Scene::set(stage)?;
     let _agent = scene.agent()?;
-    let rules = format!(
-        "add table ip t; add chain ip t out {{ type nat hook output priority -100; }}; \
-         add rule ip t out ip daddr {ALIAS} dnat to {}",
-        SERVER[0]
-    );
-    let mut nft = Command::new("nft");
-    nft.arg(rules);
-    scene.right.enclose(&mut nft);
-    launch::run(nft, HANG)
-        .map_err(|error| Lacking(format!("no translation of addresses: {error:#}")))?;
+    let rules = |service: &str, port: u16| translation("output", service, port, SERVER[0]);
+    scene.right.ip(&["route", "add", "default", "via", SERVER[0]])?;
+    scene.translate(&scene.right, &rules(SERVICE, 80))?;
+    scene.translate(&scene.left, &rules("127.0.0.1", 8_080))?;
+    let server = scene.serve(&scene.left, Transport::Smc, "0.0.0.0", "early")?;
+    for (namespace, address, port) in [
+        (&scene.right, SERVICE, 80),
+        (&scene.left, "127.0.0.1", 8_080),
+        (&scene.right, SERVER[0], PORT),
+    ] {
+        let mut client = scene.client_at(namespace, (address, port))?;
+        client.talk("3 40")?;
+        scene.expect(&server, &mut client, (6, 0)).with_context(|| format!("{address}:{port}"))?;
+        client.talk("3 40")?;
+        scene.expect(&server, &mut client, (12, 0)).context("of processes that have met")?;
+        drop(client);
+        scene.await_no_connection(&server)?;
+    }
+    Ok("a Service between two namespaces, a published port within one".to_owned())
+}
+
+/// A router between client and server that translates both addresses, as the node between two pods does.
+pub(crate) fn routed(stage: &Stage<'_>) -> Result<String> {
+    const SERVICE: &str = "10.96.0.10";
+    const ROUTER: [&str; 2] = ["10.89.3.1", "10.89.4.1"];
+    const POD: [&str; 2] = ["10.89.3.2", "10.89.4.2"];
+    let scene = Scene::set(stage)?;
+    let _agent = scene.agent()?;
+    let router = Namespace::make("router")?;
+    let pods = [&scene.right, &scene.left];
+    for (number, pod) in pods.into_iter().enumerate() {
+        let cable = format!("pod{number}");
+        router.join(&cable, pod.name())?;
+        router.settle(&cable, &[ROUTER[number]])?;
+        pod.settle(&cable, &[POD[number]])?;
+        pod.ip(&["route", "add", "default", "via", ROUTER[number]])?;
+    }
+    scene.run_in(&router, &["sysctl", "-qw", "net.ipv4.ip_forward=1"])?;
+    let rules = translation("prerouting", SERVICE, 80, POD[1]);
+    scene.translate(&router, &rules)?;
+    let server = scene.serve(&scene.left, Transport::Smc, "0.0.0.0", "early")?;
+    let mut client = scene.client_at(&scene.right, (SERVICE, 80))?;
+    client.talk("5 40")?;
+    scene.expect(&server, &mut client, (10, 0))?;
+    Ok("5 connections of a pod to a Service, through a router".to_owned())
+}
+
+/// A program that passes bytes on has two connections. Each moves if both of its ends can, and no end of one is
+/// taken for an end of the other.
+pub(crate) fn proxied(stage: &Stage<'_>) -> Result<String> {
+    const PROXY: u16 = 7_001;
+    let scene = Scene::set(stage)?;
+    let _agent = scene.agent()?;
     let server = scene.serve(&scene.left, Transport::Smc, SERVER[0], "early")?;
-    let mut client = scene.client(&scene.right, Transport::Smc, ALIAS, "early", None)?;
-    client.talk("3 40")?;
-    scene.expect(&server, &mut client, (0, 6))?;
-    let mut direct = scene.client(&scene.right, Transport::Smc, SERVER[0], "early", None)?;
-    direct.talk("3 40")?;
-    scene.expect(&server, &mut direct, (6, 3))?;
-    Ok("a translated connection stays on TCP, its neighbour moves".to_owned())
+    // The proxy's connections to the server are ends of the server's process as well.
+    for (transport, ends) in [(Transport::Tcp, (0, 10)), (Transport::Smc, (20, 0))] {
+        let words = ["proxy", "0.0.0.0", &PROXY.to_string(), SERVER[0], &PORT.to_string()];
+        let mut proxy = scene.command(transport, "early", &words);
+        scene.enclose(&scene.left, &mut proxy);
+        let mut proxy = Program::start(proxy, &stage.house.scratch)?;
+        proxy.await_listener(PROXY)?;
+        let mut client = scene.client_at(&scene.right, (SERVER[0], PROXY))?;
+        client.talk("5 40")?;
+        let pids = [server.family(), proxy.family()].concat();
+        scene.expect_of(&pids, &mut client, ends).with_context(|| format!("{transport:?}"))?;
+        drop(client);
+        scene.await_no_connection(&server)?;
+    }
+    Ok("both legs of a proxy, and neither of a plain one".to_owned())
 }
 
 /// The agent is killed in the middle of it, and another one begins.
@@ -466,6 +517,41 @@ impl<'a> Scene<'a> {
         Ok(Talker(Dialogue::start(command)?))
     }
 
+    /// A client of a server that answers at this address and port.
+    fn client_at(&self, namespace: &Namespace, (address, port): (&str, u16)) -> Result<Talker> {
+        let (port, seed) = (port.to_string(), self.stage.house.seed.to_string());
+        let mut command = self.command(Transport::Smc, "early", &["client", address, &port, &seed]);
+        self.enclose(namespace, &mut command);
+        Ok(Talker(Dialogue::start(command)?))
+    }
+
+    /// Has a network namespace translate addresses by these rules.
+    fn translate(&self, namespace: &Namespace, rules: &str) -> Result<()> {
+        self.run_in(namespace, &["nft", rules])
+            .map_err(|error| Lacking(format!("no translation of addresses: {error:#}")).into())
+    }
+
+    fn run_in(&self, namespace: &Namespace, words: &[&str]) -> Result<()> {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]);
+        namespace.enclose(&mut command);
+        launch::run(command, HANG).map(drop)
+    }
+
+    /// Waits until a server has seen that all its clients have gone.
+    fn await_no_connection(&self, server: &Program) -> Result<()> {
+        let deadline = Instant::now() + HANG;
+        while self.stage.house.witness.sees() {
+            let (moved, tcp) = self.stage.house.witness.look(&server.family())?.counts();
+            if moved + tcp == 0 {
+                break;
+            }
+            ensure!(Instant::now() < deadline, "{} connections without a client", moved + tcp);
+            thread::sleep(POLL_INTERVAL);
+        }
+        Ok(())
+    }
+
     /// A server and a client, all of whose connections have moved.
     fn five_connections(&self) -> Result<(Program, Talker)> {
         let server = self.serve(&self.left, Transport::Smc, SERVER[0], "early")?;
@@ -477,10 +563,15 @@ impl<'a> Scene<'a> {
 
     /// So many ends, of both programs, must be in shared memory and on TCP.
     fn expect(&self, server: &Program, client: &mut Talker, ends: (usize, usize)) -> Result<()> {
+        self.expect_of(&server.family(), client, ends)
+    }
+
+    /// The same, of the client and these processes.
+    fn expect_of(&self, pids: &[u32], client: &mut Talker, ends: (usize, usize)) -> Result<()> {
         if !self.stage.house.witness.sees() {
             return Ok(());
         }
-        let pids = [server.family(), client.0.program().family()].concat();
+        let pids = [pids, &client.0.program().family()].concat();
         let deadline = Instant::now() + HANG;
         loop {
             let seen = self.stage.house.witness.look(&pids)?;

@@ -46,6 +46,16 @@ fn two_ends_get_a_line_to_each_other() {
 }
 
 #[test]
+fn each_end_gets_back_the_port_that_it_sees() {
+    let agent = Agent::start();
+    let (client, server) = (agent.call(), agent.call());
+    client.send(&lookup_at(7, Side::Client, 8080), &[]);
+    server.send(&lookup_at(7, Side::Server, 80), &[]);
+    assert_eq!(client.awaits_match().0.port, 8080);
+    assert_eq!(server.awaits_match().0.port, 80);
+}
+
+#[test]
 fn the_policy_of_the_host_is_told_to_both_ends() {
     let is_granted = |agent: &Agent| {
         let (client, server) = (agent.call(), agent.call());
@@ -421,11 +431,15 @@ impl Line {
 }
 
 fn lookup(token: u32, side: Side) -> Vec<u8> {
+    lookup_at(token, side, 80)
+}
+
+fn lookup_at(token: u32, side: Side, port: u16) -> Vec<u8> {
     let mut whole = [0; 16];
     whole.chunks_mut(4).for_each(|chunk| chunk.copy_from_slice(&token.to_ne_bytes()));
     let instance = Instance([side as u8; 16]);
     let mut bytes = vec![0; Lookup::LEN];
-    Lookup { instance, token: whole, side, port: 80 }.emit(&mut bytes).unwrap();
+    Lookup { instance, token: whole, side, port }.emit(&mut bytes).unwrap();
     bytes
 }
 

@@ -1,9 +1,9 @@
 //! The other end cannot be found by its name: how the ends find each other, carried out.
 //!
-//! Addresses say nothing alone: two networks of one host may
-//! use the same ones at the same moment. What both ends know, and no other process does, is which connection
+//! Addresses say nothing here: two networks of one host may
+//! use the same ones at the same moment, and behind a translation each end sees others. What both ends know, and no other process does, is which connection
 //! it is: the sequence numbers with which it began ([`sidestep_wire::tcp_option::Identity`]),
-//! as the kernel tells them through the agent's programs. Addresses and identity make the
+//! as the kernel tells them through the agent's programs. They make the
 //! token, and the token stands in a claim of the client, where the server greets it
 //! ([`crate::rendezvous::claim`]). That takes two processes that share memory; those that do not yet ask
 //! the agent for each other ([`lookup`]).

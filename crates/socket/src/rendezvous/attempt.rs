@@ -23,8 +23,10 @@ pub(crate) struct Look {
     pub(super) is_server: bool,
     /// As this end sees them: its own, and the peer's.
     pub(super) addresses: Option<(SocketAddr, SocketAddr)>,
-    /// Both ends are in this network namespace.
+    /// Both ends are in this network namespace, and see the same addresses.
     pub(super) is_by_loopback: bool,
+    /// They see others, although those are this namespace's.
+    pub(super) is_translated: bool,
     /// Link groups that were found last meanwhile.
     pub(super) groups: Option<groups::Look>,
     /// Where in our slab the ring lies that was taken.
@@ -49,13 +51,14 @@ pub(crate) static PENDING: AtomicU32 = AtomicU32::new(0);
 impl Look {
     pub(super) fn new(sock: &'static Sock, fd: i32, is_server: bool) -> Self {
         let (addresses, groups, accept, incoming) = (None, None, None, None);
-        let is_by_loopback = false;
+        let (is_by_loopback, is_translated) = (false, false);
         Self {
             sock,
             fd,
             is_server,
             addresses,
             is_by_loopback,
+            is_translated,
             groups,
             ring_at: 0,
             accept,

@@ -62,11 +62,13 @@ fn answer(look: &mut Look, question: Begin) -> Result<Answer, Reason> {
         }
         Begin::AsksGateway => Answer::Objection(gateway::objection(look.addresses()?.1)),
         Begin::LearnsIdentity { .. } => {
-            let (client, server) = look.client_and_server()?;
             let identity = tcp_option::identity(fd, look.is_server);
-            Answer::Token(identity.map(|identity| distant_token(client, server, identity)))
+            Answer::Token(identity.map(distant_token))
         }
-        Begin::AsksTcpOption { .. } => Answer::Is(tcp_option::is_refused(sock, fd)),
+        // The agent's programs tell listeners by the addresses that clients see.
+        Begin::AsksTcpOption { .. } => {
+            Answer::Is(!look.is_translated && tcp_option::is_refused(sock, fd))
+        }
         Begin::AsksNetwork { .. } => {
             let (slot, (local, _)) = (look.slot()?, look.addresses()?);
             denial::note_interface(slot, fd, local.ip(), !look.is_by_loopback);

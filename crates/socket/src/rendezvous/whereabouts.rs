@@ -1,7 +1,9 @@
 //! Where the other end is, and so how it can be found: by the connection's name, or by the agent.
 //!
-//! A name is for two ends in one network namespace, of one user. Processes of two users share memory only by their
-//! own lists, unless the policy of the host lets them, which the agent knows.
+//! A name is for two ends in one network namespace, of one user, that see the same addresses. Addresses of this host
+//! are no proof of that. A translation (a published port, a redirection) leads to another address, here or in a
+//! container. And processes of two users share memory only by their own lists, unless the policy of the host lets
+//! them, which the agent knows.
 //!
 //! Where an agent tells connections apart, the kernel is asked who holds the other end ([`inet_diag`]): both ends come
 //! to the same answer by themselves, and so look in the same place for each other.
@@ -12,6 +14,7 @@
 //! | in this one, of our user | name |
 //! | in this one, of another user | agent, at the client if the port has a marker |
 //! | in this one, and not accepted yet | asked again at the next call |
+//! | not to be found: the addresses are translated | agent |
 //!
 //! Without an agent, or if it cannot be reached, the way is the name, as is where the kernel does not say.
 
@@ -37,7 +40,7 @@ pub(super) enum Whereabouts {
 /// Asks what has to be asked to know it.
 pub(super) fn of_other_end(look: &mut Look) -> Result<Whereabouts, Reason> {
     let (process, (local, peer)) = (look.process()?, look.addresses()?);
-    look.is_by_loopback = false;
+    (look.is_by_loopback, look.is_translated) = (false, false);
     if !tcp::is_same_host(local, peer) {
         return Ok(Whereabouts::Nameless(PeerCannot::RemotePeer.into()));
     }
@@ -49,6 +52,10 @@ pub(super) fn of_other_end(look: &mut Look) -> Result<Whereabouts, Reason> {
         return Ok(Whereabouts::Named);
     }
     let whereabouts = match holder_of_other_end(local, peer) {
+        Err(Errno(libc::ENOENT)) => {
+            (look.is_by_loopback, look.is_translated) = (false, true);
+            Whereabouts::Nameless(PeerCannot::PeerNotSmc.into())
+        }
         // What has no program any more says nothing to who has accepted it.
         Ok(Holder::NoProgram) if !look.is_server => Whereabouts::NoProgramYet,
         Ok(Holder::User(user)) if ![sys::uid(), sys::effective_uid()].contains(&user) => {
@@ -61,7 +68,10 @@ pub(super) fn of_other_end(look: &mut Look) -> Result<Whereabouts, Reason> {
         Ok(_) | Err(_) => Whereabouts::Named,
     };
     Ok(match whereabouts {
-        Whereabouts::Nameless(_) if !lookup::is_possible(process) => Whereabouts::Named,
+        Whereabouts::Nameless(_) if !lookup::is_possible(process) => {
+            (look.is_by_loopback, look.is_translated) = (true, false);
+            Whereabouts::Named
+        }
         whereabouts => whereabouts,
     })
 }

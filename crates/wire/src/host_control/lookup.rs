@@ -1,5 +1,5 @@
 //! What a library and the agent of its host say to each other, where the two ends of a connection do not find
-//! each other by name: in different network namespaces, or of different users.
+//! each other by name: in different network namespaces, behind a translation of addresses, or of different users.
 //! See the [module above](super) for what all messages start with.
 //!
 //! | Lookup, 48 bytes | Off | Len |
@@ -7,12 +7,12 @@
 //! | token of the connection | 28 | 16 |
 //! | role: 1 client, 2 server | 44 | 1 |
 //! | reserved | 45 | 1 |
-//! | port of the server | 46 | 2 |
+//! | port of the server, as the sender sees it | 46 | 2 |
 //!
 //! | Match, 60 bytes | Off | Len |
 //! |---|---|---|
 //! | token of the connection | 28 | 16 |
-//! | port of the server | 44 | 2 |
+//! | port of the server, as the reader sees it | 44 | 2 |
 //! | role of the reader: 1 client, 2 server | 46 | 1 |
 //! | 1: the host's policy lets the two users share memory; anything else: it says nothing | 47 | 1 |
 //! | user of the reader, as the agent sees it | 48 | 4 |
@@ -97,7 +97,7 @@ pub struct Lookup {
     pub token: [u8; 16],
     /// Which end.
     pub side: Side,
-    /// The server's, which the other end gets back with the answer.
+    /// The server's, as this end sees it: it comes back with the answer.
     pub port: u16,
 }
 
@@ -135,7 +135,7 @@ pub struct Match {
     pub instance: Instance,
     /// The connection.
     pub token: [u8; 16],
-    /// Its server's port.
+    /// Its server's port, as the reader has named it.
     pub port: u16,
     /// The end that the reader holds.
     pub side: Side,

@@ -1,7 +1,7 @@
 //! The agent's part that brings programs together that do not find each other.
 //!
 //! Two programs of one user and network namespace find each other by abstract names. Where the ends of a connection are
-//! of two users or namespaces, each sends the agent a *lookup*: "I hold this end of the connection with this token". When both
+//! of two users or namespaces, or addresses are translated between them, each sends the agent a *lookup*: "I hold this end of the connection with this token". When both
 //! have come, each gets one end of a new pair of sockets, with the user of the other as the kernel says it, and
 //! whether the policy of the host lets the two share memory ([`policy`]).
 //! By that line the two show each other their memory, and from then on they need the agent no more: it sees
@@ -336,7 +336,7 @@ impl Clerk {
         let is_granted = self.is_granted(asker.line, other.asker.line, now);
         let to_one = news(lookup, other, asker.uid, is_granted);
         let mirrored = Waiting { asker, instance: lookup.instance, ..*other };
-        let its = Lookup { side: lookup.side.other(), ..*lookup };
+        let its = Lookup { side: lookup.side.other(), port: other.port, ..*lookup };
         let to_other = news(&its, &mirrored, other.asker.uid, is_granted);
         self.tell(asker.line, &to_one, one.as_fd());
         self.tell(other.asker.line, &to_other, another.as_fd());

@@ -1,6 +1,6 @@
 //! The other end cannot be found by its name: how an end finds it.
 //!
-//! It is in another network namespace, or of another user, with whom memory is shared
+//! It is in another network namespace, behind a translation of addresses, or of another user, with whom memory is shared
 //! only by the policy of the host. The client claims the connection before the servers that its process knows, and
 //! an end that finds nothing *looks it up*: it asks the agent of the host which process holds the other end. The
 //! answer acquaints the two processes, and then a claim is found as it is within one namespace.

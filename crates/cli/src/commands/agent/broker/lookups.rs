@@ -1,8 +1,8 @@
 //! Which lookups are two ends of one connection: no I/O, no clock.
 //!
-//! Two that have the same token and come from opposite sides are. The token is made of the connection's
-//! addresses and its identity ([`sidestep_wire::host_control::distant_token`]), so nobody has to be
-//! believed who they are: whoever knows the token holds an end, or could trace who does.
+//! Two that have the same token and come from opposite sides are. The token is made of the connection's identity
+//! ([`sidestep_wire::host_control::distant_token`]): a process that knows it holds an end, or could trace the
+//! process that does. Addresses and ports may differ at the two ends.
 //!
 //! A lookup waits for the other one for [`LIFETIME`]; the libraries ask again as long as their
 //! connections are in use. What waits is bounded, for each process, each user and in all.
@@ -36,6 +36,8 @@ pub(super) struct Waiting {
     pub(super) asker: Asker,
     /// The process, as it says.
     pub(super) instance: Instance,
+    /// The server's port, as it sees that.
+    pub(super) port: u16,
     pub(super) since: Instant,
 }
 
@@ -74,7 +76,8 @@ impl Lookups {
         if has_room && self.waiting.len() < ALL_MAX {
             self.note(asker);
             let since = before.map_or(now, |before| before.since);
-            let waiting = Waiting { asker, instance: lookup.instance, since };
+            let Lookup { instance, port, .. } = *lookup;
+            let waiting = Waiting { asker, instance, port, since };
             self.waiting.insert((lookup.token, lookup.side), waiting);
         }
         None
