@@ -56,7 +56,7 @@ fn a_plain_client_is_named_and_remembered() {
         let finding = finding(&talk, &subject, "server", "TCP");
         (finding["open"] == 0 && finding["in_last_hour"] == 2).then_some(finding)
     });
-    assert_eq!(text(&ended, "change"), "start the peer with `sidestep run`");
+    assert!(text(&ended, "change").starts_with("start the peer with `sidestep run`"), "{ended:#}");
     assert!(ended["last_ago_s"].as_u64().unwrap() < 60, "{ended:#}");
 
     // The process, the server's address and a bare number lead to the same.
@@ -117,6 +117,61 @@ fn root_sees_what_the_client_of_another_user_has_decided() {
         format!("the peer, talker ({}): the peer runs as another user", programs[1].pid());
     assert!(text(&stays, "decided_by").starts_with(&decider), "{stays:#}");
     assert!(text(&stays, "change").contains("policy.share_with_users"), "{stays:#}");
+}
+
+/// As root's `redis-cli` and the service of another user, both under Sidestep: each is named as long as its connection
+/// is open, and what is not known afterwards is not said.
+#[test]
+fn a_client_of_root_and_a_server_of_another_user_are_named() {
+    let Some(talk) = Talk::prepare() else { return };
+    if talk.has_other_users().is_none() {
+        return;
+    }
+    let port = free_port();
+    let subject = format!(":{port}");
+    let server = Running::start(as_user(USERS[0], talk.moved(&[], &["serve", &port])));
+    let client = Running::start(talk.moved(&[], &["call", &port, "1", "50", "100"]));
+    let of_client = finding(&talk, &subject, "client", "TCP");
+    let who = format!(": talker ({}) of user {}", server.pid(), USERS[0]);
+    assert!(text(&of_client, "words").contains("another user"), "{of_client:#}");
+    assert!(text(&of_client, "words").ends_with(&who), "{of_client:#}");
+    assert!(text(&of_client, "change").contains("[share]"), "{of_client:#}");
+    let of_server = finding(&talk, &subject, "server", "TCP");
+    let decider = format!("the peer, talker ({}): the peer runs as another user", client.pid());
+    assert!(text(&of_server, "decided_by").starts_with(&decider), "{of_server:#}");
+
+    client.finish();
+    let ended = eventually("it has ended", || {
+        let finding = finding(&talk, &subject, "server", "TCP");
+        (finding["open"] == 0 && finding["in_last_hour"] == 1).then_some(finding)
+    });
+    let lines = outcome(talk.sidestep().args(["why", &subject])).1;
+    assert!(!lines.contains("does not run Sidestep"), "{lines}");
+    assert!(!text(&ended, "decided_by").contains("talker"), "{ended:#}");
+}
+
+/// A client that has ended may have been any program: a living one that has connected there is not accused for it.
+#[test]
+fn a_client_that_has_ended_is_not_taken_for_another_one() {
+    let Some(talk) = Talk::prepare() else { return };
+    if talk.has_other_users().is_none() {
+        return;
+    }
+    let port = free_port();
+    let subject = format!(":{port}");
+    let _server = Running::start(as_user(USERS[0], talk.moved(&[], &["serve", &port])));
+    Running::start(talk.plain(&["call", &port, "1", "50", "100"])).finish();
+    let _of_root = Running::start(talk.moved(&[], &["call", &port, "1", "50", "100"]));
+    finding(&talk, &subject, "client", "TCP");
+    let ended = eventually("the plain one has ended", || {
+        let explanation = why(&talk, &subject);
+        let findings = explanation["findings"].as_array().unwrap().clone();
+        let is_it = |it: &Value| it["role"] == "server" && it["open"] == 0 && it["mode"] == "TCP";
+        findings.into_iter().find(is_it)
+    });
+    let words = "no program under Sidestep has answered at the other end";
+    assert_eq!(text(&ended, "words"), words, "{ended:#}");
+    assert!(!text(&ended, "decided_by").contains("talker"), "{ended:#}");
 }
 
 #[test]

@@ -93,12 +93,13 @@ pub(super) fn of(reason: Reason, role: Role) -> Advice {
             Some("start the peer with `sidestep run`"),
         ),
         Reason::Operator(OperatorSaid::OtherUser) => advice(
-            "read the hello of the peer, whose user the kernel told",
+            "heard from the kernel, or from the agent, which user's the peer is",
             This,
             Rule::Settings(&["policy.share_with_users", "policy.share_with_groups"]),
             Some(
-                "run both programs as the same user, or let each list the other's in \
-                 policy.share_with_users or policy.share_with_groups",
+                "run both programs as the same user, let the policy of the host allow it ([share], with \
+                 `sidestep agent`), or let each list the other's in policy.share_with_users or \
+                 policy.share_with_groups",
             ),
         ),
         Reason::Peer(PeerCannot::OtherNamespace) => advice(
@@ -392,8 +393,8 @@ pub(super) fn of(reason: Reason, role: Role) -> Advice {
             Peer,
             Rule::Given("both ends must be on this host, and reach the same agent"),
             Some(
-                "if the peer is a container of this host, start it with `sidestep run`, and with \
-                 the agent's socket",
+                "if the peer is on this host, start it with `sidestep run`, where it reaches the agent's \
+                 socket",
             ),
         ),
     }

@@ -315,10 +315,25 @@ impl Sight<'_> {
             ..blank
         };
         match fallback.reason {
-            Reason::Peer(PeerCannot::PeerNotSmc) => self.explain_absence(kind, finding),
+            reason if is_absence(reason) => self.explain_absence(kind, finding),
+            Reason::Operator(OperatorSaid::OtherUser) => self.name_other_user(kind, finding),
             Reason::Operator(OperatorSaid::Denied) => explain_denial(kind, finding),
             _ => finding,
         }
+    }
+
+    /// Says which program of which user the other end is, if one such connection is open.
+    fn name_other_user(&self, kind: &Kind, finding: Finding) -> Finding {
+        let Some((local, peer)) = kind.example else { return finding };
+        let user = self.host.user_of(peer, local).map(accounts::name_of);
+        let holder = self.host.holder_of(peer, local);
+        let program = holder.map(|holder| format!("{} ({})", holder.program, holder.pid));
+        let who = match (program, user) {
+            (Some(program), Some(user)) => format!("{program} of {user}"),
+            (None, Some(user)) => format!("a program of {user}"),
+            (_, None) => return finding,
+        };
+        Finding { words: format!("{}: {who}", finding.words), ..finding }
     }
 
     fn rule(&self, pid: u32, rule: Rule) -> String {
@@ -329,23 +344,23 @@ impl Sight<'_> {
         }
     }
 
-    /// The peer was not there: it had a reason, or it is a plain program.
+    /// The peer was not there: it had a reason, or it is a plain program, or nothing is known of it but that it has
+    /// not answered.
     fn explain_absence(&self, kind: &Kind, finding: Finding) -> Finding {
         if let Some(finding) = self.explain_by_peer(kind, &finding) {
             return finding;
         }
-        match self.plain_peer(kind) {
-            Some(holder) => {
-                let Stranger { words, change, .. } = Stranger::of(&holder, self.snapshot);
-                Finding {
-                    decided_by: format!("the peer, {} ({}): {words}", holder.program, holder.pid),
-                    change,
-                    ..finding
-                }
-            }
-            None => match self.stranger_at_peer(kind) {
-                Some(user) => self.explain_stranger(kind, &user, finding),
-                None => finding,
+        if let Some(holder) = self.plain_peer(kind) {
+            let Stranger { words, change, .. } = Stranger::of(&holder, self.snapshot);
+            let decided_by = format!("the peer, {} ({}): {words}", holder.program, holder.pid);
+            return Finding { decided_by, change, ..finding };
+        }
+        match self.stranger_at_peer(kind) {
+            Some(user) => self.explain_stranger(kind, &user, finding),
+            None => Finding {
+                words: "no program under Sidestep has answered at the other end".into(),
+                change: Some(UNKNOWN_PEER.into()),
+                ..finding
             },
         }
     }
@@ -396,9 +411,10 @@ impl Sight<'_> {
         Some(accounts::name_of(other))
     }
 
-    /// The reason that a Sidestep program at the other end has written down.
+    /// The reason that a Sidestep program at the other end has written down: of the same connection, if one is open.
+    /// The server of connections that have ended is who serves at its address; their clients are not known any more.
     fn reason_of_peer(&self, kind: &Kind) -> Option<(u32, &str, Fallback)> {
-        let is_own = |fallback: &Fallback| fallback.reason != Reason::Peer(PeerCannot::PeerNotSmc);
+        let is_own = |fallback: &Fallback| !is_absence(fallback.reason);
         let of_twin = kind.example.and_then(|(local, peer)| {
             let is_twin = |twin: &&Connection| {
                 (twin.local, twin.peer) == (Some(peer), Some(local)) && twin.role != kind.role
@@ -407,10 +423,10 @@ impl Sight<'_> {
             Some((twin.pid, twin.program.as_str(), twin.fallback.filter(is_own)?))
         });
         of_twin.or_else(|| {
-            let server = kind.server?;
+            let server = kind.server.filter(|_| kind.role == Role::Client)?;
             self.snapshot.programs.iter().find_map(|program| {
                 let fallback = program.decisions.iter().find_map(|decision| {
-                    let is_peer = decision.role != kind.role && decision.server == Some(server);
+                    let is_peer = decision.role == Role::Server && decision.server == Some(server);
                     match decision.verdict {
                         Decided::Tcp(fallback) if is_peer && is_own(&fallback) => Some(fallback),
                         _ => None,
@@ -448,6 +464,15 @@ impl Sight<'_> {
             None => "whose process is not known".into(),
         }
     }
+}
+
+/// What to change if no more is known of a peer than that it has not answered.
+const UNKNOWN_PEER: &str = "start the peer with `sidestep run`; if it runs so, as another user, let the two share memory: \
+     [share] with `sidestep agent`, or policy.share_with_users at both ends";
+
+/// Whether a reason says no more than that the other end was not found.
+fn is_absence(reason: Reason) -> bool {
+    matches!(reason, Reason::Peer(PeerCannot::PeerNotSmc | PeerCannot::LookupUnanswered))
 }
 
 /// A program without a state of ours.
@@ -713,7 +738,7 @@ mod tests {
         assert_eq!(counts, expected);
         assert_eq!(findings[0].last_ago_s, Some(5));
         assert_eq!(findings[0].code.as_ref().unwrap().name, "PEERNOSMC");
-        assert_eq!(findings[0].change.as_deref(), Some("start the peer with `sidestep run`"));
+        assert_eq!(findings[0].change.as_deref(), Some(UNKNOWN_PEER));
         assert!(findings[1].rule.as_ref().unwrap().starts_with("smc.memory_limit"));
         assert_eq!(findings[3].change, None);
     }
