@@ -8,6 +8,7 @@ mod log;
 mod service;
 mod subject;
 mod target;
+mod top;
 mod vip;
 
 use std::ffi::OsString;
@@ -28,6 +29,7 @@ use log::parse_log;
 pub(crate) use service::{ServiceArgs, ServiceStatusArgs};
 pub(crate) use subject::{Subject, canonical};
 pub(crate) use target::Target;
+pub(crate) use top::{SortColumn, TopArgs};
 
 pub(crate) use filter::{
     FilterAddArgs, FilterApplyArgs, FilterArgs, FilterCheckArgs, FilterCommand, FilterImportArgs,
@@ -80,6 +82,8 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// List the connections of Sidestep programs: how they travel and, if by TCP, why
     Ss(SsArgs),
+    /// Watch what programs and connections do now, the busiest first
+    Top(TopArgs),
     /// Count what Sidestep programs have had: connections, handshakes, rings, bytes, waits
     Stats(StatsArgs),
     /// Find out which server ports would profit, and by how much, while all stays on TCP

@@ -22,6 +22,7 @@ mod ss;
 mod stats;
 mod systemd;
 mod tls;
+mod top;
 mod vip;
 mod vip_status;
 mod why;
@@ -39,6 +40,7 @@ pub(crate) fn execute(args: Args) -> i32 {
         Command::Status(args) => service::status(&args),
         Command::Doctor(args) => doctor::execute(&args),
         Command::Ss(args) => ss::execute(&args),
+        Command::Top(args) => top::execute(&args),
         Command::Stats(args) => stats::execute(&args),
         Command::Assess(args) => assess::execute(&args),
         Command::Why(args) => why::execute(&args),

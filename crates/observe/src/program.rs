@@ -37,6 +37,8 @@ pub struct Program {
     pub pids: Vec<u32>,
     /// What the kernel calls the first of them, without control characters.
     pub program: String,
+    /// The user who made the state.
+    pub user: u32,
     /// All its connections since its start.
     pub totals: Totals,
     /// Connections that have ended on TCP, by reason; [`Reason::None`]: nothing was decided.
@@ -70,7 +72,7 @@ pub struct LeftAlone {
 }
 
 impl Program {
-    /// What a mirrored state says: all but `pids` and `program`, which it does not know.
+    /// What a mirrored state says: all but `pids`, `program` and `user`, which it does not know.
     pub(crate) fn read(state: &State, id: StateId) -> Self {
         let untracked: Vec<_> = state.untracked_places().map(|(_, place)| place.look()).collect();
         let (services, services_untold) = service::services(state);
@@ -79,6 +81,7 @@ impl Program {
             state: id,
             pids: Vec::new(),
             program: String::new(),
+            user: 0,
             totals: totals::totals(state, &untracked),
             ended_on_tcp: totals::ended_on_tcp(state, &untracked),
             patience: patience(state),

@@ -157,7 +157,8 @@ impl Found {
     /// The program whose state this is, with the processes that hold it.
     fn program_of(&self, owner: u32, program: Program) -> Option<Program> {
         let (maker, pids) = self.holders.owner_first(owner)?;
-        Some(Program { pids, program: maker.program.clone(), ..program })
+        let (name, user) = (maker.program.clone(), self.source.user);
+        Some(Program { pids, program: name, user, ..program })
     }
 
     /// Its connections, with the state's number and their places in it, to sort by.

@@ -254,7 +254,8 @@ fn target_of<'a>(connection: &Connection, steered: &'a Steered) -> Option<&'a st
     steered.of(server, client)
 }
 
-fn mode(connection: &Connection, way: Option<&Way<'_>>) -> &'static str {
+/// How it travels, in a word.
+pub(super) fn mode(connection: &Connection, way: Option<&Way<'_>>) -> &'static str {
     match way {
         Some(way) => way.mode(),
         None if connection.is_smc() => "SMC-D",
@@ -312,7 +313,7 @@ fn cells(connection: &Connection, beyond: &Beyond, steered: &Steered) -> [String
 }
 
 /// What stands in the column "Reason".
-fn remark(connection: &Connection) -> String {
+pub(super) fn remark(connection: &Connection) -> String {
     match (&connection.fallback, connection.mode) {
         (Some(fallback), _) => fallback.to_string(),
         (None, Mode::Tcp) => "not decided yet".into(),
@@ -385,6 +386,11 @@ pub(super) mod tests {
             descriptor: None,
             session: None,
         }
+    }
+
+    /// A connection that stays on TCP because its peer does not run Sidestep.
+    pub(in crate::commands) fn on_tcp() -> Connection {
+        client(Mode::Tcp, Some(plain_peer()))
     }
 
     fn client(mode: Mode, fallback: Option<Fallback>) -> Connection {

@@ -82,6 +82,11 @@ fn of_ss() {
 }
 
 #[test]
+fn of_top() {
+    check("help-top.txt", &["top", "--help"]);
+}
+
+#[test]
 fn of_stats() {
     check("help-stats.txt", &["stats", "--help"]);
 }
