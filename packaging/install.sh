@@ -28,7 +28,8 @@ units=$(cd "$here/usr/lib/systemd/system" && ls)
 
 if [ -n "$uninstall" ]; then
     for file in $files; do rm -f "$prefix/$file"; done
-    rmdir "$prefix/lib/sidestep" "$prefix/share/doc/sidestep" 2>/dev/null || true
+    rmdir "$prefix/lib/sidestep" "$prefix/share/doc/sidestep" \
+        "$prefix/share/sidestep/prometheus" "$prefix/share/sidestep/grafana" "$prefix/share/sidestep" 2>/dev/null || true
     for unit in $units; do rm -f "/etc/systemd/system/$unit" 2>/dev/null || true; done
     echo "removed from $prefix; /etc/sidestep stays"
     exit 0

@@ -16,6 +16,9 @@ const PACKAGED: &str = "/usr/bin/";
 
 pub(super) const CONFIGURATION: &str = "etc/sidestep/sidestep.toml";
 const DOCUMENTS: &str = "usr/share/doc/sidestep";
+const SHARED: &str = "usr/share/sidestep";
+/// Below `packaging`, and below [`SHARED`].
+const MONITORING: [&str; 2] = ["prometheus/sidestep.rules.yml", "grafana/sidestep.json"];
 
 /// Shells, and where each looks for completions.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -39,6 +42,7 @@ impl Tree {
         tree.generated()?;
         tree.units(&release.repo)?;
         tree.configuration(&release.repo)?;
+        tree.monitoring(&release.repo)?;
         tree.documents(release)?;
         Ok(tree)
     }
@@ -101,6 +105,13 @@ impl Tree {
 
     fn configuration(&self, repo: &Path) -> Result<()> {
         write(&self.at(CONFIGURATION), fs::read(repo.join("packaging/sidestep.toml"))?)
+    }
+
+    fn monitoring(&self, repo: &Path) -> Result<()> {
+        MONITORING.iter().try_for_each(|name| {
+            let file = fs::read(repo.join("packaging").join(name));
+            write(&self.at(SHARED).join(name), file.with_context(|| (*name).to_owned())?)
+        })
     }
 
     fn documents(&self, release: &Release) -> Result<()> {

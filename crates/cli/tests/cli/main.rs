@@ -15,6 +15,7 @@ mod gateway;
 mod generate;
 mod help;
 mod ip_filter;
+mod monitoring;
 mod rdma;
 mod run;
 mod ss;

@@ -19,6 +19,8 @@ mod figures;
 mod filter;
 mod gateway;
 mod ledger;
+#[cfg(test)]
+mod monitoring;
 mod server;
 mod vips;
 

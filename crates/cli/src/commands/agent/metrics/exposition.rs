@@ -91,7 +91,8 @@ pub(super) fn text(ledger: &Ledger, others: Vec<MetricFamily>) -> String {
     TextEncoder::new().encode_to_string(&families).unwrap_or_default()
 }
 
-fn counters(ledger: &Ledger) -> Vec<MetricFamily> {
+/// What programs have counted.
+pub(super) fn counters(ledger: &Ledger) -> Vec<MetricFamily> {
     let mut metrics: BTreeMap<&str, Vec<Metric>> = BTreeMap::new();
     let mut add = |family: Family, labels: &[(&str, &str)], value| {
         metrics.entry(family.name).or_default().push(counter(labels, value));
