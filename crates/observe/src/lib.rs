@@ -23,7 +23,7 @@
 //! [`allowance`](host::allowance).
 //!
 //! ```text
-//!   hold, end_denied  snapshot ── watch, shown       what an operator asks and says
+//!   hold, end_denied  snapshot ── watch, glances, shown   what an operator asks and says
 //!         │              │
 //!         │            survey ── holders             which process holds which state
 //!         │           ╱      ╲
@@ -42,6 +42,7 @@
 mod denials;
 #[cfg(test)]
 mod fixture;
+mod glances;
 mod holders;
 mod holds;
 mod host;
@@ -52,6 +53,7 @@ mod survey;
 mod watch;
 
 pub use denials::{Denied, end_denied};
+pub use glances::Glances;
 pub use holds::{Reached, Whose, hold, release};
 pub use host::state_file::StateId;
 pub use program::connection::{Connection, Mode, Role};

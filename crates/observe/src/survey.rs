@@ -15,6 +15,7 @@ use sidestep_device::mirror::{Mirror, NotRead};
 use sidestep_device::sys;
 use std::collections::HashMap;
 use std::io;
+use std::path::PathBuf;
 
 impl Snapshot {
     /// Looks at every process of the host.
@@ -43,6 +44,11 @@ pub(crate) struct Survey {
     allowances: Allowances,
     mirror: Mirror,
 }
+
+/// Finds the states that a process holds, as far as its user's allowance reaches.
+pub(crate) trait PathsOf: FnMut(u32, &mut Allowance) -> io::Result<Vec<PathBuf>> {}
+
+impl<F: FnMut(u32, &mut Allowance) -> io::Result<Vec<PathBuf>>> PathsOf for F {}
 
 /// A state that was found.
 pub(crate) struct Found {
@@ -78,6 +84,11 @@ impl Survey {
     /// # Errors
     /// There is no address space.
     pub(crate) fn of(pids: &[u32]) -> io::Result<Self> {
+        Self::by(pids, state_file::paths_of)
+    }
+
+    /// The same, where `paths_of` finds the states that a process holds.
+    pub(crate) fn by(pids: &[u32], mut paths_of: impl PathsOf) -> io::Result<Self> {
         let mut survey = Self {
             states: HashMap::new(),
             unreadable: Vec::new(),
@@ -85,7 +96,7 @@ impl Survey {
             mirror: state_file::mirror()?,
         };
         for &pid in pids {
-            match survey.visit(pid) {
+            match survey.visit(pid, &mut paths_of) {
                 Err(error) if is_refusal(&error) && !is_kernel_thread(pid) => {
                     survey.unreadable.push(pid);
                 }
@@ -97,9 +108,9 @@ impl Survey {
     }
 
     /// Adds what one process holds.
-    fn visit(&mut self, pid: u32) -> io::Result<()> {
+    fn visit(&mut self, pid: u32, paths_of: &mut impl PathsOf) -> io::Result<()> {
         let allowance = self.allowances.of(process::user(pid)?);
-        for path in state_file::paths_of(pid, allowance)? {
+        for path in paths_of(pid, allowance)? {
             let Some(source) = StateFile::open(&path, Access::Read)? else { continue };
             let number = self.states.len();
             let found = self.states.entry(source.id).or_insert_with(|| {

@@ -10,6 +10,7 @@ use sidestep_device::state::{self, State};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -43,7 +44,6 @@ pub(crate) enum Access {
 /// # Errors
 /// The process has ended, or we may not look at its descriptors.
 pub(crate) fn paths_of(pid: u32, allowance: &mut Allowance) -> io::Result<Vec<PathBuf>> {
-    let name = format!("/memfd:{} (deleted)", state::STATE_NAME.to_string_lossy());
     let mut paths = Vec::new();
     if !allowance.takes_process() {
         return Ok(paths);
@@ -53,20 +53,31 @@ pub(crate) fn paths_of(pid: u32, allowance: &mut Allowance) -> io::Result<Vec<Pa
             break;
         }
         let path = entry?.path();
-        match fs::read_link(&path) {
-            // A process that only looks has opened it read-only, and is no holder.
-            Ok(target) if target.as_os_str() == name.as_str() && is_writable(&path) => {
-                paths.push(path);
-            }
+        match is_held(&path) {
+            Ok(true) => paths.push(path),
             Err(error) if is_refusal(&error) => return Err(error),
             // Another file, or closed meanwhile.
-            Ok(_) | Err(_) => {}
+            Ok(false) | Err(_) => {}
         }
         if paths.len() == STATES_MAX {
             break;
         }
     }
     Ok(paths)
+}
+
+/// Whether a descriptor of a process is a state that it holds. One that only looks has opened it read-only.
+///
+/// # Errors
+/// It is closed, the process has ended, or we may not look at it.
+pub(crate) fn is_held(path: &Path) -> io::Result<bool> {
+    Ok(is_state(&fs::read_link(path)?) && is_writable(path))
+}
+
+fn is_state(target: &Path) -> bool {
+    let name = target.as_os_str().as_bytes();
+    let name = name.strip_prefix(b"/memfd:").and_then(|name| name.strip_suffix(b" (deleted)"));
+    name == Some(state::STATE_NAME.to_bytes())
 }
 
 /// Whether a descriptor is open for writing, as the mode of its link says.

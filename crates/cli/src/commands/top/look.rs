@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use sidestep_observe::{Connection, Counters, Program, Snapshot, StateId};
+use sidestep_observe::{Connection, Counters, Glances, Program, Snapshot, StateId};
 
 use crate::accounts;
 use crate::commands::beyond::Beyond;
@@ -15,6 +15,7 @@ use crate::output::Escaped;
 /// Looks, and remembers what users are called: asking that may take a network.
 #[derive(Default)]
 pub(super) struct Looker {
+    glances: Glances,
     names: HashMap<u32, String>,
 }
 
@@ -59,7 +60,7 @@ impl Looker {
     /// # Errors
     /// `/proc` cannot be listed, or there is no address space.
     pub(super) fn look(&mut self) -> io::Result<Look> {
-        let snapshot = Snapshot::take()?;
+        let snapshot = self.glances.look()?;
         Ok(self.looked(Instant::now(), snapshot))
     }
 
