@@ -4,6 +4,7 @@ mod bench;
 mod distributor;
 mod filter;
 mod generate;
+mod host_report;
 mod log;
 mod service;
 mod subject;
@@ -24,6 +25,7 @@ use sidestep_gateway::AdapterChoice;
 use sidestep_socket::process::options::AGENT_SOCKET;
 
 pub(crate) use generate::{GenerateArgs, GenerateCommand};
+pub(crate) use host_report::HostReportArgs;
 pub(crate) use log::LogArg;
 use log::parse_log;
 pub(crate) use service::{ServiceArgs, ServiceStatusArgs};
@@ -86,6 +88,8 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Count what Sidestep programs have had: connections, handshakes, rings, bytes, waits
     Stats(StatsArgs),
+    /// Write a page about this host: what moved, what did not and why, what to change
+    Report(HostReportArgs),
     /// Find out which server ports would profit, and by how much, while all stays on TCP
     Assess(AssessArgs),
     /// Explain why connections of a process, port or address are on TCP, and what to change
@@ -247,6 +251,27 @@ pub(crate) struct StatsArgs {
     /// Print a JSON object instead of text; with --watch one in each line
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// Append what comes in each interval to this file, a line of JSON for each, until ctrl-C or
+    /// SIGTERM; `sidestep report` reads it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["watch", "json", "pid"])]
+    pub(crate) record: Option<PathBuf>,
+
+    /// With --record: how long an interval is (10s, 5m, 1h)
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "60s",
+        requires = "record",
+        value_parser = parse_interval
+    )]
+    pub(crate) every: Duration,
+}
+
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    let time = bench::parse_time(text)?;
+    let is_possible = (0.1..=86_400.0).contains(&time.as_secs_f64());
+    is_possible.then_some(time).ok_or_else(|| "use a time from 100ms to 24h".into())
 }
 
 fn parse_seconds(text: &str) -> Result<f64, String> {
@@ -560,9 +585,10 @@ Examples:
   sidestep stats $(pidof redis-server)
   sidestep stats --watch 5
   sidestep stats --watch --json | jq .since
+  sidestep stats --record /var/log/sidestep.record --every 60s
 
 Exit status: 0, also after ctrl-C or when the reader of a pipe leaves; 1 if there is nothing to
-count for PID; 2 if the command line is wrong.";
+count for PID, or the last line of a record cannot be written; 2 if the command line is wrong.";
 
 const SUBJECT_HELP: &str = "\
 A process, the port of a server, or an address: 4711, 6379, :6379, pid:4711, 10.0.0.7, \

@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+mod activity;
 mod agent;
 mod assess;
 mod bench;
@@ -15,6 +16,8 @@ mod gateway_status;
 mod generate;
 mod logging;
 mod probe;
+mod record;
+mod report;
 mod run;
 mod service;
 mod signals;
@@ -42,6 +45,7 @@ pub(crate) fn execute(args: Args) -> i32 {
         Command::Ss(args) => ss::execute(&args),
         Command::Top(args) => top::execute(&args),
         Command::Stats(args) => stats::execute(&args),
+        Command::Report(args) => report::execute(&args),
         Command::Assess(args) => assess::execute(&args),
         Command::Why(args) => why::execute(&args),
         Command::Demote(args) => demote::demote(&args),

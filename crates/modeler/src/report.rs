@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   result::Document ──┬── table   lines for a terminal
-//!                      ├── html    one page, with charts ── chart, scale
+//!                      ├── html    one page, with charts ── chart, scale, page
 //!                      └── json    the file that `bench report` reads again
 //!          foreign, block, finding, units: what both show in the same words
 //! ```
@@ -26,6 +26,7 @@ mod finding;
 mod foreign;
 pub mod html;
 pub mod json;
+pub mod page;
 mod scale;
 pub mod table;
 mod units;

@@ -1,8 +1,8 @@
-//! `sidestep stats`: what programs have had so far, each by itself and all together, and with
-//! `--watch` how fast that grows.
+//! `sidestep stats`: what programs have had so far, each by itself and all together, with
+//! `--watch` how fast that grows, and with `--record` a file of that.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,13 +15,15 @@ use crate::args::StatsArgs;
 use crate::output;
 
 mod figures;
+mod recorder;
 mod report;
 
 /// Prints the statistics and says with which status to exit.
 pub(crate) fn execute(args: &StatsArgs) -> i32 {
-    let outcome = match args.watch {
-        None => once(args),
-        Some(seconds) => watch(args, Duration::from_secs_f64(seconds)),
+    let outcome = match (&args.record, args.watch) {
+        (Some(path), _) => recorder::record(path, args.every),
+        (None, Some(seconds)) => watch(args, Duration::from_secs_f64(seconds)),
+        (None, None) => once(args),
     };
     match outcome {
         Ok(()) => 0,
@@ -45,6 +47,11 @@ enum StatsError {
     Stranger(u32),
     #[error("process {0} runs another version of Sidestep: ask with the `sidestep` of that one")]
     OtherVersion(u32),
+    #[error(
+        "cannot record in {}: {error}; name another file, or a directory that exists and is yours",
+        .path.display()
+    )]
+    Record { path: PathBuf, error: io::Error },
     #[error("cannot write the statistics: {0}")]
     Output(io::Error),
 }

@@ -19,7 +19,7 @@ use report::{Explanation, ListenerRow};
 
 mod advice;
 mod findings;
-mod host;
+pub(super) mod host;
 mod report;
 mod setting;
 

@@ -87,6 +87,11 @@ fn of_top() {
 }
 
 #[test]
+fn of_report() {
+    check("help-report.txt", &["report", "--help"]);
+}
+
+#[test]
 fn of_stats() {
     check("help-stats.txt", &["stats", "--help"]);
 }

@@ -5,18 +5,25 @@ mod agent;
 mod assess;
 mod bench;
 mod broker;
+#[path = "../../../modeler/tests/report/browser.rs"]
+mod browser;
 mod capture;
 mod config;
 mod decode;
 mod demote;
 mod doctor;
 mod filters;
+#[path = "../../../modeler/tests/report/fixture.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
+mod fixture;
 mod gateway;
 mod generate;
 mod help;
+mod host_report;
 mod ip_filter;
 mod monitoring;
 mod rdma;
+mod record;
 mod run;
 mod ss;
 mod stats;

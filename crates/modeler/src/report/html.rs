@@ -1,20 +1,20 @@
 //! The page: everything a measurement found, in one file that needs nothing else.
 //!
-//! It opens without a network, runs no script and loads nothing; its own content
-//! security policy forbids both, so that even a document made by an enemy can only
-//! show wrong figures. All foreign text is cleaned and then escaped by maud; none
-//! becomes a class, an identifier, an address or a style.
+//! Even a document made by an enemy can only show wrong figures: [`page`](super::page) forbids scripts and
+//! loads, and all foreign text is cleaned and then escaped by maud; none becomes a class, an identifier, an
+//! address or a style.
 //!
 //! From top to bottom: what was found (one sentence), summary, change relative to the
 //! baseline, IBM's figures, each workload with its curves and all its figures, the
 //! machine's noise certificate, and the command that measures again.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, html};
 
 use crate::report::block::{Block, Row};
 use crate::report::chart;
 use crate::report::finding::{Finding, Part};
 use crate::report::foreign::cleaned;
+use crate::report::page::Page;
 use crate::report::units;
 use crate::result::Document;
 
@@ -36,44 +36,20 @@ pub fn render(documents: &[Document]) -> String {
         [document] => Finding::of(document).text(),
         _ => format!("{} measurements", documents.len()),
     };
-    let page = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta http-equiv="Content-Security-Policy" content=(POLICY);
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                meta name="referrer" content="no-referrer";
-                link rel="icon" href=(ICON);
-                title { (title) " – Sidestep bench" }
-                style { (PreEscaped(STYLE)) }
-            }
-            body {
-                (top_bar())
-                main {
-                    @if let [section] = sections.as_slice() {
-                        (hero::single(section))
-                        (body(section))
-                    } @else {
-                        (hero::several(&sections))
-                        (several::same_cells(&sections))
-                        @for section in &sections {
-                            (hero::nested(section))
-                            (body(section))
-                        }
-                    }
-                }
-                footer {
-                    p {
-                        "Made by " code { "sidestep bench" }
-                        ". This page runs no script and loads nothing. 1 MB is 1 000 000 bytes; 1 KiB is 1024."
-                    }
-                }
+    let content = html! {
+        @if let [section] = sections.as_slice() {
+            (hero::single(section))
+            (body(section))
+        } @else {
+            (hero::several(&sections))
+            (several::same_cells(&sections))
+            @for section in &sections {
+                (hero::nested(section))
+                (body(section))
             }
         }
     };
-    page.into_string()
+    Page { title: &title, name: "bench", note: UNITS, content }.render()
 }
 
 /// A document and what is derived from it once.
@@ -107,23 +83,6 @@ impl<'a> Section<'a> {
 
     fn fell_back(&self) -> bool {
         self.blocks.iter().flat_map(|block| &block.rows).any(Row::fell_back)
-    }
-}
-
-fn top_bar() -> Markup {
-    html! {
-        header class="bar-top" {
-            span class="brand" { (PreEscaped(MARK)) "Sidestep " b { "bench" } }
-            fieldset class="theme" {
-                legend class="unseen" { "Colours" }
-                @for (value, name) in [("auto", "Auto"), ("light", "Light"), ("dark", "Dark")] {
-                    label {
-                        input type="radio" name="theme" id={ "theme-" (value) } checked[value == "auto"];
-                        span { (name) }
-                    }
-                }
-            }
-        }
     }
 }
 
@@ -163,15 +122,6 @@ fn legend(transports: impl IntoIterator<Item = crate::plan::Transport>) -> Marku
     }
 }
 
-/// Only the style is inline; the icon is inside its address.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
-
-const STYLE: &str = include_str!("html/page.css");
+const UNITS: &str = "1 MB is 1 000 000 bytes; 1 KiB is 1024.";
 
 const ALPHABET: &[u8; 26] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ";
-
-/// A step to the side.
-const MARK: &str = "<svg class=\"mark\" viewBox=\"0 0 32 32\" aria-hidden=\"true\"><rect width=\"32\" height=\"32\" rx=\"8\"/><path d=\"M7 22h7V11h11\"/><circle cx=\"7\" cy=\"22\" r=\"2.6\"/><circle cx=\"25\" cy=\"11\" r=\"2.6\"/></svg>";
-
-/// [`MARK`] as an address.
-const ICON: &str = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 32 32'%3E%3Crect width='32' height='32' rx='8' fill='%230a5bd3'/%3E%3Cpath d='M7 22h7V11h11' fill='none' stroke='white' stroke-width='3'/%3E%3C/svg%3E";

@@ -16,7 +16,7 @@ use crate::output::Escaped;
 
 /// The TCP sockets of the namespace and their holders.
 #[derive(Debug, Default)]
-pub(super) struct Host {
+pub(in crate::commands) struct Host {
     sockets: Vec<TcpNetEntry>,
     holders: HashMap<u64, Holder>,
     vips: Vec<VipStatus>,
@@ -24,17 +24,17 @@ pub(super) struct Host {
 
 /// A process that has a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Holder {
-    pub(super) pid: u32,
-    pub(super) program: String,
+pub(in crate::commands) struct Holder {
+    pub(in crate::commands) pid: u32,
+    pub(in crate::commands) program: String,
 }
 
 /// A socket that listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Listener {
+pub(in crate::commands) struct Listener {
     pub(super) address: SocketAddr,
     /// `None`: another user's, at whose descriptors we may not look.
-    pub(super) holder: Option<Holder>,
+    pub(in crate::commands) holder: Option<Holder>,
     /// It is a target of a VIP, whose address it is: which one, where it listens, what it does.
     pub(super) target: Option<String>,
 }
@@ -44,7 +44,7 @@ impl Host {
     ///
     /// # Errors
     /// `/proc` cannot be read. Processes that may not be looked at are no error.
-    pub(super) fn look() -> io::Result<Self> {
+    pub(in crate::commands) fn look() -> io::Result<Self> {
         let mut sockets = procfs::net::tcp().map_err(io::Error::other)?;
         // A kernel without IPv6 has no such file.
         sockets.extend(procfs::net::tcp6().unwrap_or_default());
@@ -56,7 +56,7 @@ impl Host {
     }
 
     /// Who listens on a port. At a VIP these are its targets, and not the socket that keeps its address.
-    pub(super) fn listeners(&self, port: u16) -> Vec<Listener> {
+    pub(in crate::commands) fn listeners(&self, port: u16) -> Vec<Listener> {
         let is_asked_for = |socket: &&TcpNetEntry| {
             socket.state == TcpState::Listen
                 && socket.local_address.port() == port
