@@ -8,6 +8,7 @@ mod host_report;
 mod log;
 mod service;
 mod subject;
+mod support;
 mod target;
 mod top;
 mod vip;
@@ -30,6 +31,7 @@ pub(crate) use log::LogArg;
 use log::parse_log;
 pub(crate) use service::{ServiceArgs, ServiceStatusArgs};
 pub(crate) use subject::{Subject, canonical};
+pub(crate) use support::SupportArgs;
 pub(crate) use target::Target;
 pub(crate) use top::{SortColumn, TopArgs};
 
@@ -98,6 +100,8 @@ pub(crate) enum Command {
     Demote(DemoteArgs),
     /// Let connections that were demoted move to shared memory again
     Promote(DemoteArgs),
+    /// Pack what developers ask for first, without payloads or secrets
+    Support(SupportArgs),
     /// Check the configuration files, show what they come to, and apply changes
     Config(ConfigArgs),
     /// Show how connections in a packet capture agreed on SMC, and which rules they broke

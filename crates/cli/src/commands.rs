@@ -23,6 +23,7 @@ mod service;
 mod signals;
 mod ss;
 mod stats;
+mod support;
 mod systemd;
 mod tls;
 mod top;
@@ -50,6 +51,7 @@ pub(crate) fn execute(args: Args) -> i32 {
         Command::Why(args) => why::execute(&args),
         Command::Demote(args) => demote::demote(&args),
         Command::Promote(args) => demote::promote(&args),
+        Command::Support(args) => support::execute(&args),
         Command::Config(args) => config::execute(&args),
         Command::Decode(args) => decode::execute(&args),
         Command::Agent(args) => agent::execute(&args),

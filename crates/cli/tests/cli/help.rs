@@ -97,6 +97,11 @@ fn of_stats() {
 }
 
 #[test]
+fn of_support() {
+    check("help-support.txt", &["support", "--help"]);
+}
+
+#[test]
 fn of_assess() {
     check("help-assess.txt", &["assess", "--help"]);
 }

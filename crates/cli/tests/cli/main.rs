@@ -28,6 +28,7 @@ mod run;
 mod ss;
 mod stats;
 mod support;
+mod support_bundle;
 mod talk;
 mod tshark;
 mod users;
