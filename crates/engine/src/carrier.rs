@@ -130,6 +130,11 @@ impl Carrier {
         self.waiting.is_empty() && !self.is_broken
     }
 
+    /// Whether nothing waits or is posted.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.has_room() && self.posted.is_empty()
+    }
+
     /// Whether a connection has something to send that it would post at once.
     pub(crate) fn may_send(&self) -> bool {
         !self.ready.is_empty() && self.has_room()

@@ -372,6 +372,8 @@ impl<D: Device> Host<D> {
         };
         group.engine.version() == terms.wording.version()
             && !group.is_doubted
+            // An Accept names the group by our identity.
+            && group.engine.own_id() == self.settings.peer_id
             && group.leads_to(caller.remote)
             && group.is_known_at(caller.local)
             && group.engine.fits(peer_id, gid, mac, terms.vlan)
@@ -404,17 +406,12 @@ impl<D: Device> Host<D> {
 
     /// What this host brings to a new group: the adapters that it may use, in that order.
     fn local(&mut self, terms: &Terms) -> Local {
-        loop {
-            self.last_group = (self.last_group + 1) & GROUP_MASK;
-            if !self.groups.contains_key(&self.last_group) {
-                break;
-            }
-        }
+        let group = self.next_group();
         let ports = terms.adapters.iter().filter_map(|id| self.ports.get(id));
         Local {
             peer_id: self.settings.peer_id,
             vlan: terms.vlan,
-            group: self.last_group,
+            group,
             direct: true,
             keepalive: self.settings.keepalive,
             adapters: ports.filter(|port| port.is_up).map(|port| port.description).collect(),
@@ -677,6 +674,16 @@ impl<D: Device> Host<D> {
             let is_used = self.streams.contains_key(&token) || self.waiting.iter().any(waits);
             if token != AlertToken(0) && !is_used {
                 return token;
+            }
+        }
+    }
+
+    /// A number that no group has.
+    pub(crate) fn next_group(&mut self) -> u32 {
+        loop {
+            self.last_group = (self.last_group + 1) & GROUP_MASK;
+            if !self.groups.contains_key(&self.last_group) {
+                return self.last_group;
             }
         }
     }

@@ -28,6 +28,24 @@ pub enum Event {
     Gone(AlertToken),
 }
 
+impl Event {
+    /// The connection that it is about.
+    #[must_use]
+    pub const fn connection(&self) -> AlertToken {
+        match self {
+            Self::Introduce(token, _)
+            | Self::Declined(token, _)
+            | Self::Established(token)
+            | Self::Readable(token)
+            | Self::Writable(token)
+            | Self::Sent(token)
+            | Self::Urgent(token)
+            | Self::Reset(token, _)
+            | Self::Gone(token) => *token,
+        }
+    }
+}
+
 /// Why a connection has ended in disorder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reset {

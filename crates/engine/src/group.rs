@@ -51,6 +51,8 @@ pub(crate) struct Group {
     pub(crate) deadline: Option<Duration>,
     /// The engine was told something since.
     pub(crate) has_changed: bool,
+    /// Its connections send nothing: it is about to leave.
+    pub(crate) is_frozen: bool,
     is_restless: bool,
     /// Connections of it may have something to send, and a place for it.
     is_loaded: bool,
@@ -71,6 +73,7 @@ impl Group {
             strangers: Vec::new(),
             deadline: None,
             has_changed: false,
+            is_frozen: false,
             is_restless: false,
             is_loaded: false,
         }
@@ -91,7 +94,7 @@ impl Group {
 
     /// There may be something to be sent in it.
     pub(crate) fn load(&mut self, id: u32, loaded: &mut VecDeque<u32>) {
-        if !self.is_loaded && self.carriers.values().any(Carrier::may_send) {
+        if !self.is_loaded && !self.is_frozen && self.carriers.values().any(Carrier::may_send) {
             self.is_loaded = true;
             loaded.push_back(id);
         }

@@ -29,6 +29,7 @@
 //! | `settling` | what a link group wants, carried out; what it tells, passed on |
 //! | `traffic` | what comes over a link, and what connections send |
 //! | `ending` | how a connection gives back what it had |
+//! | [`Migrant`], module `migration` | a link group goes on in another process |
 //! | `group` | a link group with what it has of the host |
 //! | `carrier`, `stream` | a link on its adapter; a connection with its buffers |
 //! | `usage`, `view` | what displays show |
@@ -102,6 +103,7 @@ mod ending;
 mod event;
 mod group;
 mod host;
+mod migration;
 mod request;
 mod settling;
 mod stream;
@@ -115,8 +117,9 @@ pub use contact::{FIRST_CONTACT_PATIENCE, FIRST_CONTACTS_MAX, GROUPS_MAX, GROUPS
 pub use ending::PEER_PATIENCE;
 pub use event::{CallError, Event, Reset};
 pub use host::{Drops, Holdings, Host, Settings};
+pub use migration::{Migrant, MigrantBuffer, MigrantStream, Unfit};
 pub use request::{Caller, Request, Sizes};
 pub use sidestep_proto::rendezvous::hosts::{Proposer, Terms, Wording};
-pub use stream::{InPlace, Readable};
+pub use stream::{InPlace, PeerEnd, Readable};
 pub use usage::{Tally, Traffic, Usage};
 pub use view::{AdapterView, ConnectionView, LinkView};

@@ -19,11 +19,11 @@ pub struct Sizes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// The user of the program on this host.
-    pub(crate) uid: u32,
+    pub uid: u32,
     /// This host's address of the TCP connection.
-    pub(crate) local: IpAddr,
+    pub local: IpAddr,
     /// The peer's.
-    pub(crate) remote: IpAddr,
+    pub remote: IpAddr,
 }
 
 impl Caller {

@@ -46,13 +46,16 @@ pub(crate) enum Stage {
 }
 
 /// What the peer's Accept or Confirm says of its end.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PeerEnd {
-    pub(crate) token: AlertToken,
-    pub(crate) size: RmbeSize,
-    pub(crate) rtoken: Rtoken,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerEnd {
+    /// Its name for the connection.
+    pub token: AlertToken,
+    /// How long its RMBE is.
+    pub size: RmbeSize,
+    /// How its RMB is reached over the link that the message names.
+    pub rtoken: Rtoken,
     /// Where the RMBE begins in the RMB.
-    pub(crate) offset: u64,
+    pub offset: u64,
 }
 
 impl PeerEnd {
@@ -266,7 +269,7 @@ impl Stream {
         self.begin_in_place().is_some()
     }
 
-    fn begin_in_place(&self) -> Option<u64> {
+    pub(crate) fn begin_in_place(&self) -> Option<u64> {
         self.lent.as_ref()?.begin
     }
 
@@ -330,6 +333,14 @@ impl Stream {
             false => connection.queue(n as u64)?,
         }
         Ok(n)
+    }
+
+    /// Puts bytes into the empty send buffer that another process had taken from the program, and not sent.
+    pub(crate) fn put_back(&mut self, position: u64, unsent: &[u8]) {
+        if let Some(buffer) = &self.outgoing {
+            copy_in(&buffer.memory, position, unsent.into());
+        }
+        self.queued = position + unsent.len() as u64;
     }
 
     /// Takes bytes out of the RMBE.

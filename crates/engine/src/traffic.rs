@@ -256,7 +256,8 @@ impl<D: Device> Host<D> {
     }
 
     fn next_ready(&mut self, id: u32, link: LinkUserId) -> Option<AlertToken> {
-        let carrier = self.groups.get_mut(&id)?.carriers.get_mut(&link)?;
+        let group = self.groups.get_mut(&id).filter(|group| !group.is_frozen)?;
+        let carrier = group.carriers.get_mut(&link)?;
         if carrier.has_room() && !carrier.is_batch() { carrier.ready.pop_front() } else { None }
     }
 

@@ -32,9 +32,11 @@ use core::cmp::Ordering;
 use sidestep_wire::AlertToken;
 use sidestep_wire::cdc::{CdcMessage, Cursor, ProducerFlags, StateFlags};
 
+mod at_rest;
 mod ending;
 mod position;
 
+pub use at_rest::AtRest;
 use ending::Ending;
 pub use ending::State;
 use position::Claim;
@@ -63,10 +65,14 @@ pub struct Connection {
 
 /// How the program wants it to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Wish {
+pub enum Wish {
+    /// Not yet.
     GoOn,
+    /// It sends no more.
     WriteNoMore,
+    /// In order.
     Close,
+    /// At once.
     Abort,
 }
 

@@ -52,6 +52,8 @@
 //! | CONFIRM RKEY, DELETE RKEY | either, for its own RMBs | `rkeys` |
 //! | TEST LINK | either, at any time | `test_link` |
 //!
+//! Between them a group is at rest ([`LinkGroup::at_rest`]), and another process can go on with it.
+//!
 //! The fields of a group stand in `state`, and how far flows have got in `flow`; the modules of the table take
 //! their steps.
 //!
@@ -94,6 +96,7 @@ use sidestep_wire::LinkUserId;
 use sidestep_wire::llc::DeleteReason;
 
 mod add_link;
+mod at_rest;
 mod balance;
 mod connections;
 mod deadlines;
@@ -113,6 +116,7 @@ mod test_link;
 mod tests;
 mod timers;
 
+pub use at_rest::{AtRest, LinkAtRest};
 pub use connections::Refusal;
 pub use first_contact::{Agreement, Introduction};
 pub use limits::{ADAPTERS_MAX, CONNECTIONS_MAX, LINK_SLOTS, LINKS_MAX, RMBS_MAX};

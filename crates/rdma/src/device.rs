@@ -24,7 +24,7 @@ use std::time::Duration;
 use sidestep_wire::{Psn, QpNumber, Rkey, RmbAddress};
 
 use crate::memory::{Registration, Shared};
-pub use crate::soft::queue_pair::{Event, Failure, Peer, PostError};
+pub use crate::soft::queue_pair::{AtRest, Event, Failure, Peer, PostError};
 
 /// Memory that WRITEs may be sent from.
 #[derive(Clone, Debug)]
@@ -140,6 +140,26 @@ pub trait Device {
 
     /// Destroys a queue pair. What was posted is not read any more; what it has not told is not told.
     fn destroy(&mut self, qp: QpNumber, now: Duration);
+
+    /// What a device of the same address in another process needs to go on with a queue pair. `None`: something that was
+    /// posted or is coming in is incomplete, or the device cannot part with it.
+    fn at_rest(&self, _qp: QpNumber) -> Option<AtRest> {
+        None
+    }
+
+    /// Takes out a queue pair that is [at rest](Self::at_rest) and goes on elsewhere: its peer is not told that it is
+    /// gone.
+    fn take_out(&mut self, _qp: QpNumber) {}
+
+    /// Goes on with a queue pair that was taken out elsewhere. False: the device cannot, or has one of that number.
+    fn put_in(&mut self, _qp: &AtRest) -> bool {
+        false
+    }
+
+    /// Lets the peer of a queue pair write into memory as it has been told. False: the device cannot, or has that key.
+    fn register_as(&mut self, _told: Registration, _memory: &Arc<Shared>, _qp: QpNumber) -> bool {
+        false
+    }
 
     /// What it has, to be counted.
     fn holdings(&self) -> Holdings;

@@ -6,6 +6,7 @@
 //! registration again with each of its packets, so it can be withdrawn in the middle.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::marker::PhantomData;
 use std::sync::{Arc, Weak};
 
@@ -231,6 +232,13 @@ impl Regions {
         let address = self.random.random::<u64>() & PAGE_MASK;
         self.by_key.insert(rkey, Arc::new(Region { memory, address, qp }));
         Registration { rkey, address: RmbAddress(address) }
+    }
+
+    /// The same by a key and an address that the peer has been told. False: the key is another one's here.
+    pub fn register_as(&mut self, told: Registration, memory: Arc<Shared>, qp: QpNumber) -> bool {
+        let Entry::Vacant(place) = self.by_key.entry(told.rkey) else { return false };
+        place.insert(Arc::new(Region { memory, address: told.address.0, qp }));
+        true
     }
 
     /// No peer writes there by this key any more. False: there was none.

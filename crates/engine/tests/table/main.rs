@@ -9,6 +9,7 @@ mod balance;
 mod contacts;
 mod failover;
 mod liar;
+mod migration;
 mod program;
 mod table;
 mod termination;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use sidestep_engine::{
-    Caller, Event, Holdings, Host, Proposer, Request, Settings, Sizes, Terms, Wording,
+    Caller, Event, Holdings, Host, Migrant, Proposer, Request, Settings, Sizes, Terms, Wording,
 };
 use sidestep_proto::link_group::{Adapter, AdapterId, KEEPALIVE, LinkState};
 use sidestep_rdma::faults::{Faults, Plan as NetworkPlan};
@@ -93,6 +93,8 @@ pub(crate) struct Table {
     unheard: BTreeSet<IpAddr>,
     /// The first adapters of both hosts are on one network, the second on another.
     is_split: bool,
+    /// Link groups that have left one process of a host and not come to another, and whose programs wait.
+    migrants: [Vec<Migrant>; 2],
     due: BTreeMap<(Duration, u64), Due>,
     count: u64,
     talks: Vec<Talk>,
@@ -184,6 +186,7 @@ impl Table {
             cut: BTreeSet::new(),
             unheard: BTreeSet::new(),
             is_split: false,
+            migrants: [Vec::new(), Vec::new()],
             due: BTreeMap::new(),
             count: 0,
             talks: Vec::new(),
@@ -249,6 +252,40 @@ impl Table {
             true => self.mend(host, number),
             false => self.cut(host, number),
         }
+    }
+
+    /// The link groups of a host leave it, each as soon as it is at rest. Those that are not in so much time stay: how
+    /// many.
+    pub(crate) fn emigrate(&mut self, number: usize, patience: Duration) -> usize {
+        let end = self.now + patience;
+        let left = loop {
+            let host = self.hosts[number].as_mut().unwrap();
+            let groups: Vec<u32> = host.group_numbers().collect();
+            groups.iter().for_each(|group| host.freeze(*group));
+            let now = self.now;
+            let leave = groups.iter().filter_map(|group| host.emigrate(*group, now));
+            self.migrants[number].extend(leave);
+            let left: Vec<u32> = host.group_numbers().collect();
+            if left.is_empty() || !self.step(end) {
+                break left;
+            }
+        };
+        let host = self.hosts[number].as_mut().unwrap();
+        left.iter().for_each(|group| host.thaw(*group, self.now));
+        left.len()
+    }
+
+    /// And come to it, or to the process that has its place now.
+    pub(crate) fn immigrate(&mut self, number: usize) {
+        let host = self.hosts[number].as_mut().unwrap();
+        for migrant in self.migrants[number].drain(..) {
+            assert_eq!(host.immigrate(migrant, self.now), Ok(()));
+        }
+    }
+
+    /// What has left a host.
+    pub(crate) fn migrants(&mut self, number: usize) -> &mut Vec<Migrant> {
+        &mut self.migrants[number]
     }
 
     /// An operator takes an adapter out of use.
@@ -461,17 +498,7 @@ impl Table {
 
     fn tell(&mut self, side: usize, event: Event) {
         (self.now, side, format!("{event:?}")).hash(&mut self.trace);
-        let token = match &event {
-            Event::Introduce(token, _)
-            | Event::Declined(token, _)
-            | Event::Established(token)
-            | Event::Readable(token)
-            | Event::Writable(token)
-            | Event::Sent(token)
-            | Event::Urgent(token)
-            | Event::Reset(token, _)
-            | Event::Gone(token) => *token,
-        };
+        let token = event.connection();
         if self.liar.as_ref().is_some_and(|liar| liar.has(side, token)) {
             return self.tell_liar(side, token, event);
         }
@@ -644,6 +671,9 @@ impl Table {
     }
 
     fn act(&mut self, talk: usize, side: usize) {
+        if !self.migrants[side].is_empty() {
+            return self.at(TCP, Due::Act { talk, side });
+        }
         let Talk { programs, .. } = &mut self.talks[talk];
         let [program, other] = match programs {
             [server, client] if side == SERVER => [server, client],

@@ -59,7 +59,7 @@ pub(super) struct Ending {
     /// What the peer has.
     pub(super) theirs: StateFlags,
     /// The peer has said something before we had.
-    is_passive: bool,
+    pub(super) is_passive: bool,
 }
 
 impl Ending {

@@ -540,6 +540,8 @@ enum Step {
     Read(usize, u64),
     Post(usize),
     Deliver(usize, bool),
+    /// Another process goes on with this end, if it is at rest.
+    Resume(usize),
     /// The link fails: this many of what is under way from either host arrive still.
     Cut(usize, usize),
 }
@@ -552,6 +554,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => (host(), 1u64..30_000).prop_map(|(host, n)| Step::Read(host, n)),
         6 => host().prop_map(Step::Post),
         6 => (host(), any::<bool>()).prop_map(|(host, known)| Step::Deliver(host, known)),
+        2 => host().prop_map(Step::Resume),
         1 => (0usize..4, 0usize..4).prop_map(|(a, b)| Step::Cut(a, b)),
     ];
     prop::collection::vec(step, 0..120)
@@ -585,6 +588,33 @@ fn settle(pair: &mut Pair) -> Result<(), TestCaseError> {
     Err(TestCaseError::fail("it goes on for ever"))
 }
 
+#[test]
+fn no_connection_is_resumed_that_could_not_be() {
+    let mut pair = Pair::new(1 << 14);
+    pair.queue(0, 20_000);
+    pair.post(0);
+    assert_eq!(pair.at(0).at_rest(), None, "what it has written may not have arrived");
+    pair.deliver(0, true).unwrap().unwrap();
+    let rest = pair.at(0).at_rest().unwrap();
+    let planted: [fn(&mut AtRest); 9] = [
+        |it| it.lens[0] = 0,
+        |it| it.written = it.furthest + 1,
+        |it| it.furthest = it.queued + 1,
+        |it| it.consumed_by_peer = it.written + 1,
+        |it| it.lens[1] = 1 << 13,
+        |it| it.told = it.consumed + 1,
+        |it| it.produced = it.told + u64::from(it.lens[0]) + 1,
+        |it| it.urgent_in = Some(it.produced),
+        |it| (it.queued, it.urgent_out[0]) = (u64::MAX, Some(u64::MAX)),
+    ];
+    for (nth, plant) in planted.into_iter().enumerate() {
+        let mut changed = rest;
+        plant(&mut changed);
+        assert!(Connection::resume(&changed).is_none(), "{nth}: {changed:?}");
+    }
+    assert!(Connection::resume(&rest).is_some());
+}
+
 proptest! {
     /// Whatever is sent, read, delayed and lost with links: all bytes come once and in order, and
     /// when nothing moves any more nothing is left.
@@ -603,6 +633,13 @@ proptest! {
                     acknowledged[host] &= known;
                     if let Some(news) = pair.deliver(host, acknowledged[host]) {
                         prop_assert!(news.is_ok(), "{:?}", news);
+                    }
+                }
+                Step::Resume(host) => {
+                    if let Some(rest) = pair.at(host).at_rest() {
+                        let resumed = Connection::resume(&rest);
+                        prop_assert_eq!(resumed.as_ref().and_then(Connection::at_rest), Some(rest));
+                        *pair.at(host) = resumed.unwrap();
                     }
                 }
                 Step::Cut(a, b) => {

@@ -170,6 +170,24 @@ impl PeerRmbs {
         Ok(id)
     }
 
+    /// One that another process has learnt under this number. False: it contradicts another, or has no RToken.
+    pub(super) fn resume(&mut self, id: PeerRmbId, tokens: &[(LinkUserId, Rtoken)]) -> bool {
+        let is_new = self.known.len() < RMBS_MAX && self.known.iter().all(|(it, _)| *it != id);
+        if !is_new || tokens.is_empty() {
+            return false;
+        }
+        self.last_id = self.last_id.max(id.0);
+        self.known.push((id, Keys::new()));
+        tokens.iter().all(|(link, rtoken)| {
+            self.rtoken(id, *link).is_none() && self.extend(id, *link, *rtoken).is_ok()
+        })
+    }
+
+    /// Whether the peer has wanted one more than there can be, as another process has noted.
+    pub(super) const fn set_refused(&mut self, has_refused: bool) {
+        self.has_refused = has_refused;
+    }
+
     /// The RToken of a known RMB on a further link, or once more on the same.
     pub(super) fn extend(
         &mut self,

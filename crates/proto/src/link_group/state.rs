@@ -119,6 +119,12 @@ impl LinkGroup {
         self.peer_id
     }
 
+    /// Our identity in it, as the peer was told. Another process may have begun it, under another one.
+    #[must_use]
+    pub const fn own_id(&self) -> PeerId {
+        self.local.peer_id
+    }
+
     /// The VLAN of its links.
     #[must_use]
     pub const fn vlan(&self) -> u16 {

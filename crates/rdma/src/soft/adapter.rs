@@ -12,7 +12,7 @@
 //! The peer of a QP that was destroyed is [refused](super::tombstones) for a while.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,9 +21,9 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use sidestep_wire::roce::icrc::{Addresses, Envelope, Rollback, Rollbacks, Verdict};
 use sidestep_wire::roce::{Headers, ICRC_LEN, PORT, Packet};
-use sidestep_wire::{Psn, QpNumber, Rkey, RmbAddress};
+use sidestep_wire::{Mtu, Psn, QpNumber, Rkey, RmbAddress};
 
-use super::queue_pair::{Event, Peer, PostError, QueuePair};
+use super::queue_pair::{AtRest, Event, Peer, PostError, QueuePair};
 use super::reorder::ReorderBuffers;
 use super::tombstones::Tombstones;
 use crate::device::{Device, Holdings, Readiness, Source};
@@ -273,6 +273,43 @@ impl Adapter {
         self.loses_runs
     }
 
+    /// What another process needs to go on with a queue pair. `None`: there is none, or it is not at rest.
+    #[must_use]
+    pub fn at_rest(&self, number: QpNumber) -> Option<AtRest> {
+        let link = self.links.get(&number)?;
+        let (_, address) = link.peer?;
+        link.qp.at_rest(address)
+    }
+
+    /// Takes a queue pair out that is at rest. There is no tombstone: it goes on elsewhere.
+    pub fn take_out(&mut self, number: QpNumber) {
+        self.early.release(number);
+        self.links.remove(&number);
+    }
+
+    /// Goes on with a queue pair that was taken out of an adapter of this address. False: there is one of that number,
+    /// or the peer's address is of another family.
+    pub fn put_in(&mut self, taken: &AtRest) -> bool {
+        let is_fit = taken.number >= QpNumber::FIRST
+            && taken.address.is_ipv4() == self.address.is_ipv4()
+            && (1..=5).any(|code| Mtu::from_low_bits(code).bytes() == Some(taken.peer.mtu));
+        let Entry::Vacant(place) = self.links.entry(taken.number) else { return false };
+        if is_fit {
+            let (qp, peer) = (QueuePair::resume(taken), Some((taken.peer.qp, taken.address)));
+            rouse(
+                place.insert(Link { qp, peer, is_restless: false, passed_over: 0 }),
+                &mut self.restless,
+            );
+        }
+        is_fit
+    }
+
+    /// The lanes of its queue pairs and of those to come, each once. Those that were put in may have other ones.
+    pub fn lanes(&self) -> BTreeSet<u8> {
+        let of_links = self.links.keys().map(|QpNumber([_, _, low])| low % LANES);
+        of_links.chain([self.lane]).collect()
+    }
+
     /// Destroys a queue pair; what it has not told is not told any more.
     pub fn destroy(&mut self, number: QpNumber, now: Duration) {
         self.early.release(number);
@@ -421,6 +458,22 @@ impl Device for Adapter {
 
     fn destroy(&mut self, qp: QpNumber, now: Duration) {
         self.destroy(qp, now);
+    }
+
+    fn at_rest(&self, qp: QpNumber) -> Option<AtRest> {
+        self.at_rest(qp)
+    }
+
+    fn take_out(&mut self, qp: QpNumber) {
+        self.take_out(qp);
+    }
+
+    fn put_in(&mut self, qp: &AtRest) -> bool {
+        self.put_in(qp)
+    }
+
+    fn register_as(&mut self, told: Registration, memory: &Arc<Shared>, qp: QpNumber) -> bool {
+        self.regions.register_as(told, Arc::clone(memory), qp)
     }
 
     fn holdings(&self) -> Holdings {

@@ -11,6 +11,7 @@
 //!
 //! One answer goes out for all that was handled before a `poll_transmit`.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +35,22 @@ pub struct Peer {
     pub first_psn: Psn,
     /// The longest payload of a packet, in bytes: the smaller of what both ends have offered.
     pub mtu: u16,
+}
+
+/// What is left of a queue pair at rest: nothing that it has sent is unanswered, and nothing that has come is
+/// incomplete. Another process goes on with it, and its peer cannot tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtRest {
+    /// Its number, which the peer's packets bear.
+    pub number: QpNumber,
+    /// The next PSN that it sends.
+    pub next_psn: Psn,
+    /// The other end; `first_psn` is the next that is expected of it.
+    pub peer: Peer,
+    /// Where that is.
+    pub address: IpAddr,
+    /// The peer's messages that were completed, modulo 2^24, as acknowledgements tell.
+    pub completed: u32,
 }
 
 #[derive(Debug)]
@@ -82,6 +99,32 @@ impl QueuePair {
             State::Receives(halves) => State::Sends(halves),
             other => other,
         };
+    }
+
+    /// One that goes on where another was at rest. It acknowledges at once what that has received: the peer may wait
+    /// for it.
+    #[must_use]
+    pub fn resume(from: &AtRest) -> Self {
+        let mut this = Self::new(from.number, from.next_psn);
+        this.ready_to_receive(from.peer);
+        this.ready_to_send();
+        if let State::Sends(halves) = &mut this.state {
+            halves.responder.resume(from.completed);
+        }
+        this
+    }
+
+    /// What another process needs to go on with it. `None`: it is not at rest, or is not ready to send.
+    #[must_use]
+    pub fn at_rest(&self, address: IpAddr) -> Option<AtRest> {
+        let State::Sends(halves) = &self.state else { return None };
+        let Halves { peer, requester, responder } = &**halves;
+        let (next_psn, mtu) = requester.at_rest()?;
+        let (first_psn, completed) = responder.at_rest()?;
+        let mtu = mtu as u16;
+        let peer = Peer { qp: *peer, first_psn, mtu };
+        let has_told = !self.has_events();
+        has_told.then_some(AtRest { number: self.number, next_psn, peer, address, completed })
     }
 
     /// Posts a message that the peer receives.

@@ -8,12 +8,14 @@
 //! ```
 //!
 //! The kernel knows a port, and not whose queue pair a datagram is for. So the process that takes a place takes all
-//! that comes, and passes on what is for other ones. Each has a lane: the numbers of its queue pairs are equal modulo
-//! [`LANES`]. A predecessor keeps the receiver open and looks at its relay alone, of which each process after it has
-//! the other end; if that ends, all of them have gone, and it receives by itself again.
+//! that comes, and passes on what is for other ones. Each has a lane: the numbers of the queue pairs that it makes are
+//! equal modulo [`LANES`]. A queue pair that was [taken out](Adapter::take_out) of a predecessor keeps its number, so a
+//! process may have some of several lanes, and is passed on what comes for each of them. A predecessor keeps the
+//! receiver open and looks at its relay alone, of which each process after it has the other end; if that ends, all of
+//! them have gone, and it receives by itself again.
 //!
 //! A relay that is full loses what is to be passed on, as a network would. Where there are as many predecessors as
-//! lanes are left, the oldest is passed on nothing more.
+//! lanes are left, the oldest is passed on nothing more by one of its own.
 
 use std::io;
 use std::ops::Range;
@@ -52,26 +54,25 @@ impl Predecessors {
     pub(super) fn new(relays: Vec<(u8, OwnedFd)>) -> (Self, u8) {
         let mut all: Vec<_> =
             relays.into_iter().map(|(lane, relay)| Predecessor::new(lane % LANES, relay)).collect();
-        while all.len() >= usize::from(LANES) {
-            all.remove(0);
-        }
-        let is_free = |lane: &u8| all.iter().all(|it| it.lane != *lane);
-        let lane = (0..LANES).find(is_free).unwrap_or_default();
+        let lane = loop {
+            let is_free = |lane: &u8| all.iter().all(|it: &Predecessor| it.lane != *lane);
+            match (0..LANES).find(is_free) {
+                Some(lane) => break lane,
+                None => drop(all.remove(0)),
+            }
+        };
         (Self(all), lane)
     }
 
-    /// For the one that comes next.
-    pub(super) fn relays(&self) -> io::Result<Vec<(u8, OwnedFd)>> {
+    /// For the one that comes next: to those that are left.
+    pub(super) fn relays(&mut self) -> io::Result<Vec<(u8, OwnedFd)>> {
+        self.0.retain(|it| !sys::is_hung_up(it.relay.as_fd()));
         self.0.iter().map(|it| Ok((it.lane, it.relay.try_clone()?))).collect()
     }
 
+    /// To each process with queue pairs of this lane: some of its own may have gone on in another one.
     fn pass_on(&mut self, message: &Joined<'_>, stretch: Range<usize>, lane: u8) {
-        let at = self.0.iter().position(|it| it.lane == lane);
-        if let Some(at) = at
-            && !self.0[at].pass_on(message, stretch)
-        {
-            self.0.remove(at);
-        }
+        self.0.retain(|it| it.lane != lane || it.pass_on(message, stretch.clone()));
     }
 }
 

@@ -219,6 +219,11 @@ impl Requester {
         }
     }
 
+    /// The next PSN and the length of packets, if all that was posted has arrived.
+    pub(super) fn at_rest(&self) -> Option<(Psn, usize)> {
+        self.posted.is_empty().then_some((self.tail, self.mtu))
+    }
+
     pub(super) fn post(&mut self, id: u64, content: Content) -> Result<(), PostError> {
         if self.posted.len() >= POSTED_MAX {
             return Err(PostError::Full);

@@ -106,6 +106,18 @@ impl Responder {
         }
     }
 
+    /// The expected PSN and how many messages were completed, if none is incomplete. Packets that have come early do
+    /// not count: they are not acknowledged, and come again.
+    pub(super) fn at_rest(&self) -> Option<(Psn, u32)> {
+        matches!(self.open, Open::None).then_some((self.expected, self.completed))
+    }
+
+    /// So many messages were completed by another process, which may not have acknowledged the last ones.
+    pub(super) const fn resume(&mut self, completed: u32) {
+        self.completed = completed & 0x00FF_FFFF;
+        self.answer = Some(Answer::Acknowledge);
+    }
+
     /// A request has come in. `Err`: it breaks the QP.
     pub(super) fn handle_request(
         &mut self,

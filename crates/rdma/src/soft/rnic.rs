@@ -28,7 +28,7 @@ use super::adapter::{Adapter, Run};
 use super::event::{Event, PostError};
 use super::port::batch::{Inbox, Outbox, SEGMENTS_MAX};
 use super::port::{OpenError, Port, Sent, Settings};
-use super::queue_pair::Peer;
+use super::queue_pair::{AtRest, Peer};
 use super::relay::{Predecessors, Succession, Successor, deliver};
 use super::sys;
 use crate::device::{Device, Driven, Holdings, Readiness, Source};
@@ -138,7 +138,9 @@ impl Rnic {
         let receiver = self.port.receiver().try_clone_to_owned()?;
         let mut relays = self.predecessors.relays()?;
         let (successor, relay) = Successor::new()?;
-        relays.push((self.adapter.lane(), relay));
+        for lane in self.adapter.lanes() {
+            relays.push((lane, relay.try_clone()?));
+        }
         sys::watch(self.epoll.as_fd(), successor.as_fd(), libc::EPOLLIN)?;
         if self.successor.replace(successor).is_none() {
             sys::watch(self.epoll.as_fd(), self.port.receiver(), 0)?;
@@ -356,6 +358,22 @@ impl Device for Rnic {
 
     fn destroy(&mut self, qp: QpNumber, now: Duration) {
         self.adapter.destroy(qp, now);
+    }
+
+    fn at_rest(&self, qp: QpNumber) -> Option<AtRest> {
+        self.adapter.at_rest(qp)
+    }
+
+    fn take_out(&mut self, qp: QpNumber) {
+        self.adapter.take_out(qp);
+    }
+
+    fn put_in(&mut self, qp: &AtRest) -> bool {
+        self.adapter.put_in(qp)
+    }
+
+    fn register_as(&mut self, told: Registration, memory: &Arc<Shared>, qp: QpNumber) -> bool {
+        self.adapter.register_as(told, memory, qp)
     }
 
     fn holdings(&self) -> Holdings {

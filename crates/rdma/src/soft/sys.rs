@@ -204,6 +204,15 @@ pub(super) fn send_packet(socket: BorrowedFd<'_>, parts: [&[u8]; 2]) -> io::Resu
     unsafe { call!(sendmsg, socket.as_raw_fd(), &raw const header, flags) }.map(drop)
 }
 
+/// Whether the other end of a connection is closed.
+pub(super) fn is_hung_up(socket: BorrowedFd<'_>) -> bool {
+    let mut looked_at = libc::pollfd { fd: socket.as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: the kernel writes one of these, and does not wait.
+    let found = unsafe { call!(poll, &raw mut looked_at, 1, 0) };
+    // It is told whether or not it is asked for.
+    found.is_ok() && looked_at.revents & libc::POLLHUP != 0
+}
+
 /// A descriptor that is readable when one of those that were [watched](watch) is ready.
 pub(crate) fn epoll() -> io::Result<OwnedFd> {
     // SAFETY: an integer.
