@@ -405,8 +405,8 @@ pub(crate) struct GatewayArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
-    /// Take the place of the gateway that is there: it goes on with the connections that it has, and ends
-    /// with the last one, and new ones go by this one
+    /// Take the place of the gateway that is there: new connections go by this one, and so do those over soft
+    /// RNICs; the other one goes on with the rest, and ends with the last one
     #[arg(long)]
     pub(crate) replace: bool,
 

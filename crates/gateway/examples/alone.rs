@@ -6,6 +6,7 @@
 //! | `ueid=NAME` | the UEID, `SIDESTEP` without it |
 //! | `pnet=INTERFACE` | this interface is on the network `NET1` |
 //! | `loss=PERCENT` | so many of the adapters' datagrams are lost |
+//! | `replace` | in the place of the gateway that is there |
 //!
 //! It prints `ready`, and what it reports goes to standard error.
 
@@ -37,8 +38,10 @@ fn main() {
     log::set_max_level(LevelFilter::Debug);
     let mut settings = Settings::default();
     let mut ueid = "SIDESTEP".to_owned();
+    let mut open: fn(Settings) -> _ = Gateway::open;
     for word in std::env::args().skip(1) {
         match word.split_once('=') {
+            None if word == "replace" => open = Gateway::replace,
             Some(("ueid", name)) => ueid = name.to_owned(),
             Some(("pnet", name)) => settings.networks.push((name.to_owned(), "NET1".to_owned())),
             Some(("loss", percent)) => {
@@ -49,7 +52,7 @@ fn main() {
         }
     }
     settings.ueids.push(Eid::ueid(&ueid).expect("a UEID"));
-    let mut gateway = Gateway::open(settings).unwrap_or_else(|error| panic!("{error}"));
+    let mut gateway = open(settings).unwrap_or_else(|error| panic!("{error}"));
     gateway.adapters().iter().for_each(|adapter| eprintln!("{adapter}"));
     println!("ready");
     let pulse = Watchdog::default().pulse();

@@ -9,12 +9,13 @@
 //! acknowledgement of what it answers leave together.
 
 mod drain;
+mod migrate;
 mod roster;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, TcpStream};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,7 @@ use sidestep_rdma::device::{Driven, Kind};
 use sidestep_rdma::soft::Succession;
 use sidestep_tls::Setup;
 use sidestep_wire::clc::Hostname;
+use sidestep_wire::hand_over::Message;
 use sidestep_wire::host_control::Side;
 use sidestep_wire::{AlertToken, Diagnosis, PeerId};
 
@@ -41,13 +43,14 @@ use crate::limits::{
     REFUSALS_OF_USER_MAX, ROUND, SESSIONS_MAX, SESSIONS_OF_USER_MAX,
 };
 use crate::listener::Listener;
+use crate::migration;
 use crate::nic::Nic;
 use crate::poller::{Poller, Source};
 use crate::protection::{Protection, Verdict};
 use crate::rivalry::Rivalry;
 use crate::session::{Fate, Session, World};
 use crate::settings::Settings;
-use crate::status::{self, Cpu, Status, Totals};
+use crate::status::{self, Cpu, Status, Totals, say};
 use crate::succession::{Drain, Estate, Predecessor, Progress};
 use crate::watchdog::Pulse;
 
@@ -217,6 +220,10 @@ impl Gateway {
         this.find_adapters(this.now());
         // Without an adapter here, the one before receives by itself.
         this.successions.clear();
+        if let Some(latest) = this.predecessors.first() {
+            // One that does not want to know has ended, or drains.
+            let _ = say(latest.line.as_fd(), Message::Admits(migration::VERSION), &[]);
+        }
         Ok(this)
     }
 }
@@ -261,9 +268,13 @@ impl Reception {
             callers,
             offers,
         } = estate;
-        for predecessor in &predecessors {
+        for (nth, predecessor) in predecessors.iter().enumerate() {
             log::info!("process {} was the gateway, and drains", predecessor.process);
-            poller.watch(predecessor, Source::Predecessor)?;
+            match nth {
+                0 => poller.watch(predecessor, Source::Predecessor)?,
+                // It speaks to the one before this.
+                _ => poller.watch_end(predecessor, Source::Predecessor)?,
+            }
         }
         let listener = Listener::take_over(listener, callers, offers, poller)?;
         let control = ControlSocket::take_over(control, lines, listener.port(), poller)?;
@@ -350,6 +361,7 @@ impl Gateway {
             self.take_events(now);
             self.advance(now);
             self.take_events(now);
+            self.migrate(now);
             self.transmit(now);
         }
     }
@@ -385,8 +397,11 @@ impl Gateway {
         let of_engine = self.host.poll_timeout();
         let of_trials = self.rivalry.poll_timeout();
         let of_listener = self.listener.as_ref().and_then(Listener::poll_timeout);
-        let of_drain = self.drain.as_ref().filter(|_| end.is_none()).and_then(|it| it.until);
-        let mut due = [end, of_engine, of_listener, of_sessions, of_trials, of_drain, self.search]
+        let drain = self.drain.as_ref().filter(|_| end.is_none());
+        let of_drain = drain.and_then(|it| it.until);
+        let of_departure = drain.and_then(|it| it.departure.poll_timeout());
+        let of_both = of_drain.into_iter().chain(of_departure).min();
+        let mut due = [end, of_engine, of_listener, of_sessions, of_trials, of_both, self.search]
             .into_iter()
             .flatten()
             .min();
@@ -444,7 +459,8 @@ impl Gateway {
                 let pairs = self.listener.as_mut().map_or_else(Vec::new, |it| it.welcome(now));
                 self.begin_all(pairs, now);
             }
-            Source::Predecessor => self.look_at_predecessors(),
+            Source::Predecessor => self.hear_predecessors(now),
+            Source::Successor => self.hear_successor(now),
             Source::Handshakes => self.take_handshakes(),
             Source::Adapter(id) => {
                 for place in self.places.iter_mut().filter(|place| place.id == AdapterId(id)) {
@@ -504,7 +520,7 @@ impl Gateway {
 
     fn take_events(&mut self, now: Duration) {
         while let Some(event) = self.host.poll_event() {
-            let token = token_of(&event);
+            let token = event.connection();
             let number = match event {
                 Event::Gone(_) => {
                     self.lingering.remove(&token);
@@ -589,20 +605,6 @@ impl Gateway {
 fn is_denied(session: &Session, interface: u32) -> bool {
     let [_, n] = session.sockets();
     sidestep_bpf::is_denied(n, interface).unwrap_or(false)
-}
-
-const fn token_of(event: &Event) -> AlertToken {
-    match event {
-        Event::Introduce(token, _)
-        | Event::Declined(token, _)
-        | Event::Established(token)
-        | Event::Readable(token)
-        | Event::Writable(token)
-        | Event::Sent(token)
-        | Event::Urgent(token)
-        | Event::Reset(token, _)
-        | Event::Gone(token) => *token,
-    }
 }
 
 // ---- sessions -----------------------------------------------------------------------------------
@@ -729,7 +731,14 @@ impl Gateway {
     }
 
     fn finish(&mut self, number: u64, end: crate::session::End) {
-        let Some(Known { session, due, .. }) = self.sessions.remove(&number) else { return };
+        let Some(session) = self.release(number) else { return };
+        log::debug!("connection {number} is over: {end:?}");
+        self.lingering.extend(session.end(end));
+    }
+
+    /// Watches a session no more.
+    fn release(&mut self, number: u64) -> Option<Session> {
+        let Known { session, due, .. } = self.sessions.remove(&number)?;
         if let Some(due) = due {
             self.deadlines.remove(&(due, number));
         }
@@ -744,8 +753,7 @@ impl Gateway {
                 self.shares.remove(&session.uid());
             }
         }
-        log::debug!("connection {number} is over: {end:?}");
-        self.lingering.extend(session.end(end));
+        Some(session)
     }
 }
 

@@ -30,6 +30,7 @@
 //! | `interfaces` | network interfaces, and what the kernel tells of them |
 //! | [`netlink`] | questions to the kernel |
 //! | `protection`, `handshakes` | TLS: rules with their keys, and threads for what costs CPU |
+//! | `migration` | a link group with its sessions as a memory file, for the gateway that has this one's place |
 //! | `poller` | the epoll set, and what its numbers mean |
 //! | `rivalry` | SMC-R and TCP set side by side, server by server |
 //! | `spare` | what is left when descriptors are used up |
@@ -74,6 +75,7 @@ mod lent;
 mod lessons;
 pub mod limits;
 mod listener;
+mod migration;
 pub mod netlink;
 mod nic;
 mod output;

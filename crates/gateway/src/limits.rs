@@ -46,6 +46,13 @@ pub const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
 pub const FAREWELL: Duration = Duration::from_millis(500);
 /// How long a gateway that gives its place away waits for the next one to read.
 pub const SUCCESSION_PATIENCE: Duration = Duration::from_secs(1);
+/// How long connections of a link group send nothing, so that it comes to rest and can go to the next gateway: many
+/// times as long as an answer takes. One that has not come to rest by then is tried again after the pause.
+pub const FREEZE_PATIENCE: Duration = Duration::from_millis(100);
+/// Between two tries, if all that are left have been tried.
+pub const FREEZE_PAUSE: Duration = Duration::from_secs(2);
+/// How long the next gateway may take to say whether it goes on with a link group.
+pub const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a link may be silent before it is asked whether there is still somebody: a peer that
 /// has crashed says nothing.
 pub const KEEPALIVE: Duration = Duration::from_secs(5);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sidestep_rdma::device::{
-    Device, Driven, Event, Holdings, Kind, Peer, PostError, Readiness, Source,
+    AtRest, Device, Driven, Event, Holdings, Kind, Peer, PostError, Readiness, Source,
 };
 use sidestep_rdma::memory::{Registration, Shared};
 use sidestep_rdma::soft::Rnic;
@@ -104,6 +104,22 @@ impl Device for Nic {
 
     fn destroy(&mut self, qp: QpNumber, now: Duration) {
         either!(self, device => device.destroy(qp, now));
+    }
+
+    fn at_rest(&self, qp: QpNumber) -> Option<AtRest> {
+        either!(self, device => device.at_rest(qp))
+    }
+
+    fn take_out(&mut self, qp: QpNumber) {
+        either!(self, device => Device::take_out(device, qp));
+    }
+
+    fn put_in(&mut self, qp: &AtRest) -> bool {
+        either!(self, device => device.put_in(qp))
+    }
+
+    fn register_as(&mut self, told: Registration, memory: &Arc<Shared>, qp: QpNumber) -> bool {
+        either!(self, device => device.register_as(told, memory, qp))
     }
 
     fn holdings(&self) -> Holdings {

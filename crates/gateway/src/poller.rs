@@ -35,8 +35,10 @@ pub(crate) enum Source {
     Interfaces,
     /// Policies of IPsec have changed.
     Policies,
-    /// The gateway before this one has ended.
+    /// The gateway before this one has something to say, or has ended.
     Predecessor,
+    /// The gateway that has this one's place has something to say, or has ended.
+    Successor,
     /// A thread has worked on a handshake.
     Handshakes,
     /// A library connects to the control socket.
@@ -63,6 +65,7 @@ impl Source {
             Self::Policies => (1, 1),
             Self::Predecessor => (1, 2),
             Self::Handshakes => (1, 3),
+            Self::Successor => (1, 4),
             Self::ControlSocket => (2, 0),
             Self::Line(of) => (3, of),
             Self::Listener => (4, 0),
@@ -80,7 +83,8 @@ impl Source {
             1 if of == 0 => Self::Interfaces,
             1 if of == 1 => Self::Policies,
             1 if of == 2 => Self::Predecessor,
-            1 => Self::Handshakes,
+            1 if of == 3 => Self::Handshakes,
+            1 => Self::Successor,
             2 => Self::ControlSocket,
             3 => Self::Line(of),
             4 => Self::Listener,
@@ -124,6 +128,12 @@ impl Poller {
         let both = epoll::EventFlags::IN | epoll::EventFlags::OUT;
         let flags = both | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
         epoll::add(&self.events, socket, epoll::EventData::new_u64(source.number()), flags)
+    }
+
+    /// Tells of a source when its other end is closed.
+    pub(crate) fn watch_end(&self, socket: impl AsFd, source: Source) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(source.number());
+        epoll::add(&self.events, socket, data, epoll::EventFlags::empty())
     }
 
     /// No more. One whose descriptors are not all closed would be told of for ever.
@@ -199,7 +209,16 @@ mod tests {
     #[test]
     fn each_source_has_a_number_of_its_own() {
         use Source::*;
-        let single = [Stop, Interfaces, Policies, Predecessor, Handshakes, ControlSocket, Listener];
+        let single = [
+            Stop,
+            Interfaces,
+            Policies,
+            Predecessor,
+            Successor,
+            Handshakes,
+            ControlSocket,
+            Listener,
+        ];
         for source in single.into_iter().chain([Line(9), Adapter(255), Program(9), Network(9)]) {
             assert_eq!(Source::of_number(source.number()), source);
         }

@@ -56,6 +56,7 @@ use crate::intake::{self, Intake};
 use crate::lent::{self, Ahead, Ring};
 use crate::lessons::{self, Lessons};
 use crate::limits::{LEAVE_PATIENCE, N_KEEPALIVE, SEND_BUFFER_MAX, TURN};
+use crate::migration::{LeaveAtRest, SessionAtRest};
 use crate::nic::Nic;
 use crate::output;
 use crate::protection::Protection;
@@ -183,6 +184,10 @@ impl Session {
         self.is_denied = true;
     }
 
+    pub(crate) const fn number(&self) -> u64 {
+        self.number
+    }
+
     pub(crate) const fn uid(&self) -> u32 {
         self.uid
     }
@@ -226,6 +231,79 @@ impl Session {
             link: view.and_then(|view| view.link).map(|link| link.0),
             traffic: view.map(|view| view.traffic.into()).unwrap_or_default(),
             moves: view.map_or(0, |view| view.moves),
+        }
+    }
+
+    /// What another gateway needs to go on with it, beside H and N. `None`: its bytes do not go by SMC-R, or it is about
+    /// to end.
+    pub(crate) fn at_rest(&self, now: Duration) -> Option<SessionAtRest> {
+        let Stage::Moved(moved) = &self.stage else { return None };
+        let leave = moved.leave.map(|leave| LeaveAtRest {
+            left: leave.until.saturating_sub(now),
+            is_reset: leave.is_reset,
+            was_heard: leave.was_heard,
+        });
+        (!self.is_denied).then_some(SessionAtRest {
+            token: moved.token,
+            uid: self.uid,
+            server: self.server,
+            sizes: [self.sizes.rmbe, self.sizes.send_buffer],
+            age: now.saturating_sub(moved.begun),
+            has_ended: moved.has_ended,
+            peer_has_ended: moved.peer_has_ended,
+            is_told: moved.is_told,
+            leave,
+        })
+    }
+
+    /// The host's connection leaves, and what was under way goes with it: the program may write over its bytes.
+    pub(crate) fn part(&mut self) {
+        if let Stage::Moved(moved) = &mut self.stage {
+            moved.ring.pass_arrived(&self.h, 0);
+        }
+    }
+
+    /// The host's connection is back, and what has happened meanwhile is not known.
+    pub(crate) fn handle_return(&mut self) {
+        (self.h_is, self.n_is) = (Ready::ALL, Ready::ALL);
+        if let Stage::Moved(moved) = &mut self.stage {
+            moved.host_is = Ready::ALL;
+        }
+    }
+
+    /// One that has come from another gateway.
+    pub(crate) fn resume(
+        number: u64,
+        from: &SessionAtRest,
+        [h, n]: [TcpStream; 2],
+        now: Duration,
+    ) -> Self {
+        let [rmbe, send_buffer] = from.sizes;
+        let leave = from.leave.map(|leave| Leave {
+            until: now + leave.left,
+            is_reset: leave.is_reset,
+            was_heard: leave.was_heard,
+        });
+        let moved = Moved {
+            begun: now.saturating_sub(from.age),
+            has_ended: from.has_ended,
+            peer_has_ended: from.peer_has_ended,
+            is_told: from.is_told,
+            leave,
+            ..Moved::new(from.token, now)
+        };
+        Self {
+            number,
+            uid: from.uid,
+            server: from.server,
+            n: Foreign::new(n, from.uid),
+            h,
+            n_is: Ready::ALL,
+            h_is: Ready::ALL,
+            sizes: Sizes { rmbe, send_buffer },
+            token: Some(from.token),
+            is_denied: false,
+            stage: Stage::Moved(Box::new(moved)),
         }
     }
 

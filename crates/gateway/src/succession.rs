@@ -1,4 +1,5 @@
-//! One gateway takes the place of another, which goes on until its last connection has ended: it *drains*.
+//! One gateway takes the place of another, which gives it what can move and goes on with the rest until its last
+//! connection has ended: it *drains*.
 //!
 //! ```text
 //!   successor                                       predecessor
@@ -6,6 +7,8 @@
 //!      │ <── listening sockets, lessons, lines, halves ── │  no new connections from here on
 //!      │ <── for each soft RNIC: receiver, relays ─────── │  drains: asked by its process number
 //!      │ <── the lines to those before it ─────────────── │
+//!      │ ── Admits: the version of the state it knows ──> │
+//!      │ <── link groups, each with its connections ───── │  see `gateway/migrate.rs`
 //!      │      …                                           │
 //!      │ <── the line ends ────────────────────────────── │  its last connection has ended
 //! ```
@@ -13,18 +16,19 @@
 //! What there can be only one of is handed over as it is: the kernel keeps what waits in these sockets, so no
 //! program notices, and no moment is without a gateway. A soft RNIC's datagrams for the predecessor are passed on
 //! (`soft/relay.rs` of `sidestep-rdma`); RDMA devices have queue pairs of several processes anyway. To peers the
-//! successor is another host: its peer ID is new.
+//! successor is another host for new connections: its peer ID is new.
 //!
 //! A gateway that is told to end drains as well, if it has a limit for it. It keeps its names, says to libraries that
 //! there is no adapter, and passes on by TCP what is handed over all the same.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sidestep_engine::Migrant;
 use sidestep_rdma::soft::Succession;
 use sidestep_wire::hand_over::{Message, Relay, gateway_name};
 
@@ -33,6 +37,8 @@ use crate::error::OpenError;
 use crate::foreign::Foreign;
 use crate::lessons::Lessons;
 use crate::limits::SUCCESSION_PATIENCE;
+use crate::migration::SessionAtRest;
+use crate::session::Session;
 use crate::status::{call, receive, say};
 
 /// How far a gateway has come that takes no new connections.
@@ -55,6 +61,52 @@ pub(crate) struct Drain {
     pub(crate) told: usize,
     /// The same in the log.
     pub(crate) logged: usize,
+    /// What goes to the successor.
+    pub(crate) departure: Departure,
+    /// The link group that was tried last; 0: the first is the next.
+    pub(crate) behind: u32,
+    /// Link groups that the successor does not take.
+    pub(crate) refused: BTreeSet<u32>,
+}
+
+/// How link groups go to the successor, one after the other.
+#[derive(Debug)]
+pub(crate) enum Departure {
+    /// Not: there is no successor, or none that has said that it knows the state.
+    Unasked,
+    /// The next one, when this time has come.
+    Due(Duration),
+    /// This one comes to rest, or is let go on at that time.
+    Frozen {
+        /// Its number.
+        group: u32,
+        until: Duration,
+    },
+    /// The successor has not said whether it takes it.
+    Sent(Box<Gone>),
+}
+
+/// What has left this process, and may come back.
+#[derive(Debug)]
+pub(crate) struct Gone {
+    pub(crate) migrant: Migrant,
+    /// One for each of the sessions.
+    pub(crate) at_rest: Vec<SessionAtRest>,
+    pub(crate) sessions: Vec<Session>,
+    /// When an answer is waited for no more.
+    pub(crate) until: Duration,
+}
+
+impl Departure {
+    /// When it goes on though nothing has happened.
+    pub(crate) fn poll_timeout(&self) -> Option<Duration> {
+        match self {
+            Self::Unasked => None,
+            Self::Due(at) => Some(*at),
+            Self::Frozen { until, .. } => Some(*until),
+            Self::Sent(gone) => Some(gone.until),
+        }
+    }
 }
 
 /// A gateway before this one, as long as it drains.
@@ -63,6 +115,8 @@ pub(crate) struct Predecessor {
     /// It ends with that.
     pub(crate) line: OwnedFd,
     pub(crate) process: u32,
+    /// H and N of sessions of the link group that it will name next.
+    pub(crate) ends: Vec<OwnedFd>,
 }
 
 /// What a gateway has given away.
@@ -94,7 +148,10 @@ impl Estate {
             match receive(&line)? {
                 (Message::Greeting(_), _) => {}
                 (Message::Names(process), rights) => {
-                    break Self::begin(Predecessor { line, process }, exactly(rights)?);
+                    break Self::begin(
+                        Predecessor { line, process, ends: Vec::new() },
+                        exactly(rights)?,
+                    );
                 }
                 (other, _) => return Err(nonsense(&other)),
             }
@@ -103,7 +160,7 @@ impl Estate {
             match receive(&this.predecessors[0].line)? {
                 (Message::Before(process), rights) => {
                     let [line] = exactly(rights)?;
-                    this.predecessors.push(Predecessor { line, process });
+                    this.predecessors.push(Predecessor { line, process, ends: Vec::new() });
                 }
                 (Message::Receiver(address), rights) => {
                     let [receiver] = exactly(rights)?;
@@ -144,7 +201,7 @@ impl Estate {
     }
 }
 
-fn exactly<const N: usize>(rights: Vec<OwnedFd>) -> io::Result<[OwnedFd; N]> {
+pub(crate) fn exactly<const N: usize>(rights: Vec<OwnedFd>) -> io::Result<[OwnedFd; N]> {
     let count = rights.len();
     rights.try_into().map_err(|_| io::Error::other(format!("{count} descriptors, not {N}")))
 }
@@ -164,6 +221,19 @@ impl Predecessor {
         let mut line = [PollFd::new(&self.line, PollFlags::empty())];
         // It is told whether or not it is asked for.
         poll(&mut line, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    }
+}
+
+/// The next message and the descriptors beside it, if one has come.
+///
+/// # Errors
+///
+/// The other end is closed, or makes no sense.
+pub(crate) fn receive_if_any(line: &OwnedFd) -> io::Result<Option<(Message, Vec<OwnedFd>)>> {
+    let mut ready = [PollFd::new(line, PollFlags::IN)];
+    match poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? {
+        0 => Ok(None),
+        _ => receive(line).map(Some),
     }
 }
 

@@ -32,6 +32,10 @@
 //! | [`Message::Callers`] | any number | 1 to 253 descriptors | H, of each of which the HandOver has not come |
 //! | [`Message::Waiting`] | any number | 1 descriptor: N | a HandOver of this user, of which H has not come |
 //! | [`Message::Replaced`] | once | – | that was all |
+//! | [`Message::Admits`] | the other gateway, behind it | – | link groups whose state is of this version may come to me |
+//! | [`Message::Ends`] | the gateway that is replaced, any number | an even number of descriptors, up to 252: H and N, of each connection | connections of the link group that follows |
+//! | [`Message::Migrant`] | the same, behind those | 1 descriptor: a sealed memory file | a link group: go on with it |
+//! | [`Message::Taken`], [`Message::NotTaken`] | the other gateway, to each Migrant | – | I do; I do not, and have touched nothing |
 //!
 //! All integers are big-endian. All start so:
 //!
@@ -39,10 +43,10 @@
 //! |---|---|---|---|
 //! | 0 | 4 | magic | `SSGW` |
 //! | 4 | 2 | version | 1 |
-//! | 6 | 2 | kind | 1 Greeting, 2 HandOver, 3 StatusRequest, 4 Status, 5 RulesChanged, 6 Judged, 7 Replace, 8 Names, 9 Receiver, 10 Lines, 11 Callers, 12 Waiting, 13 Replaced, 14 Before, 15 Relay, 16 Protect |
+//! | 6 | 2 | kind | 1 Greeting, 2 HandOver, 3 StatusRequest, 4 Status, 5 RulesChanged, 6 Judged, 7 Replace, 8 Names, 9 Receiver, 10 Lines, 11 Callers, 12 Waiting, 13 Replaced, 14 Before, 15 Relay, 16 Protect, 17 Admits, 18 Ends, 19 Migrant, 20 Taken, 21 NotTaken |
 //! | 8 | 4 | length | of the whole message |
 //!
-//! and nine go on:
+//! and ten go on:
 //!
 //! | Greeting, 20 bytes | Off | Len |
 //! |---|---|---|
@@ -69,6 +73,10 @@
 //! | Names and Before, 16 bytes | Off | Len |
 //! |---|---|---|
 //! | the process that was the gateway | 12 | 4 |
+//!
+//! | Admits, 16 bytes | Off | Len |
+//! |---|---|---|
+//! | the version of the state | 12 | 4 |
 //!
 //! | Receiver, 28 bytes, and Relay, 32 bytes | Off | Len |
 //! |---|---|---|
@@ -144,6 +152,13 @@ mod names {
     pub(super) const PROCESS: Field<4> = Field::new("Names process", 12);
 }
 
+mod admits {
+    use super::Field;
+
+    pub(super) const LEN: usize = 16;
+    pub(super) const VERSION: Field<4> = Field::new("Admits version", 12);
+}
+
 mod receiver {
     use super::Field;
 
@@ -213,6 +228,16 @@ pub enum Message {
     Waiting(HandOver, u32),
     /// The gateway has no name any more.
     Replaced,
+    /// Link groups whose state is of this version may come.
+    Admits(u32),
+    /// Connections of the link group that follows.
+    Ends,
+    /// A link group.
+    Migrant,
+    /// It goes on here.
+    Taken,
+    /// It does not.
+    NotTaken,
 }
 
 impl Message {
@@ -243,6 +268,11 @@ impl Message {
             Kind::Callers => Self::Callers,
             Kind::Waiting => Self::Waiting(HandOver::parse(&reader)?, reader.u32(waiting::USER)?),
             Kind::Replaced => Self::Replaced,
+            Kind::Admits => Self::Admits(reader.u32(admits::VERSION)?),
+            Kind::Ends => Self::Ends,
+            Kind::Migrant => Self::Migrant,
+            Kind::Taken => Self::Taken,
+            Kind::NotTaken => Self::NotTaken,
         })
     }
 
@@ -280,6 +310,11 @@ impl Message {
             Self::Lines => (Kind::Lines, None),
             Self::Callers => (Kind::Callers, None),
             Self::Replaced => (Kind::Replaced, None),
+            Self::Admits(version) => (Kind::Admits, Some((admits::VERSION, version))),
+            Self::Ends => (Kind::Ends, None),
+            Self::Migrant => (Kind::Migrant, None),
+            Self::Taken => (Kind::Taken, None),
+            Self::NotTaken => (Kind::NotTaken, None),
         };
         let mut writer = HEADER.emit(kind, out)?;
         if let Some((field, number)) = field {
@@ -459,6 +494,11 @@ enum Kind {
     Before = 14,
     Relay = 15,
     Protect = 16,
+    Admits = 17,
+    Ends = 18,
+    Migrant = 19,
+    Taken = 20,
+    NotTaken = 21,
 }
 
 impl header::Kind for Kind {
@@ -480,6 +520,11 @@ impl header::Kind for Kind {
             Self::Before,
             Self::Relay,
             Self::Protect,
+            Self::Admits,
+            Self::Ends,
+            Self::Migrant,
+            Self::Taken,
+            Self::NotTaken,
         ];
         kinds.into_iter().find(|kind| kind.code() == code)
     }
@@ -506,6 +551,11 @@ impl header::Kind for Kind {
             Self::Before => "Before",
             Self::Relay => "Relay",
             Self::Protect => "Protect",
+            Self::Admits => "Admits",
+            Self::Ends => "Ends",
+            Self::Migrant => "Migrant",
+            Self::Taken => "Taken",
+            Self::NotTaken => "NotTaken",
         }
     }
 
@@ -515,6 +565,7 @@ impl header::Kind for Kind {
             Self::HandOver => HandOver::LEN,
             Self::Judged => judged::LEN,
             Self::Names | Self::Before => names::LEN,
+            Self::Admits => admits::LEN,
             Self::Receiver => receiver::LEN,
             Self::Relay => Relay::LEN,
             Self::Protect => protect::LEN,
@@ -525,7 +576,11 @@ impl header::Kind for Kind {
             | Self::Replace
             | Self::Lines
             | Self::Callers
-            | Self::Replaced => header::LEN,
+            | Self::Replaced
+            | Self::Ends
+            | Self::Migrant
+            | Self::Taken
+            | Self::NotTaken => header::LEN,
         }
     }
 }
@@ -544,6 +599,7 @@ const _: () = assert!(handed::RESERVED.at + 1 == handed::PORT.at);
 const _: () = assert!(handed::RMBE_LEN.at + 4 == HandOver::LEN);
 const _: () = assert!(judged::DENIED.at == header::LEN && judged::DENIED.at + 4 == judged::LEN);
 const _: () = assert!(names::PROCESS.at == header::LEN && names::PROCESS.at + 4 == names::LEN);
+const _: () = assert!(admits::VERSION.at == header::LEN && admits::VERSION.at + 4 == admits::LEN);
 const _: () = assert!(receiver::ADDRESS.at == header::LEN);
 const _: () = assert!(receiver::ADDRESS.at + 16 == receiver::LEN);
 const _: () = assert!(relay::LANE.at == receiver::LEN && relay::LANE.at + 1 == relay::RESERVED.at);
@@ -600,6 +656,11 @@ mod tests {
             (Message::Callers, b"SSGW\0\x01\0\x0B\0\0\0\x0C"),
             (Message::Waiting(hand_over, 1001), &WAITING),
             (Message::Replaced, b"SSGW\0\x01\0\x0D\0\0\0\x0C"),
+            (Message::Admits(1), b"SSGW\0\x01\0\x11\0\0\0\x10\0\0\0\x01"),
+            (Message::Ends, b"SSGW\0\x01\0\x12\0\0\0\x0C"),
+            (Message::Migrant, b"SSGW\0\x01\0\x13\0\0\0\x0C"),
+            (Message::Taken, b"SSGW\0\x01\0\x14\0\0\0\x0C"),
+            (Message::NotTaken, b"SSGW\0\x01\0\x15\0\0\0\x0C"),
         ] {
             assert_eq!(Message::parse(bytes), Ok(message));
             assert_eq!(emitted(&message), bytes);
@@ -626,7 +687,7 @@ mod tests {
         let changes: [(&[u8], usize, u8, &str); 12] = [
             (&GREETING, 0, b'X', "hand-over magic"),
             (&GREETING, 5, 2, "hand-over version"),
-            (&GREETING, 7, 17, "hand-over kind"),
+            (&GREETING, 7, 22, "hand-over kind"),
             (&GREETING, 7, 3, "hand-over length"),
             (&HAND_OVER, 11, 21, "hand-over length"),
             (&HAND_OVER, 12, 0, "HandOver role"),

@@ -2,6 +2,7 @@
 //!
 //! What is handed over, and why, says [`succession`](crate::succession).
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -14,7 +15,8 @@ use crate::control::ControlSocket;
 use crate::foreign::RIGHTS_MAX;
 use crate::lessons::Lessons;
 use crate::nic::Nic;
-use crate::succession::{Drain, Predecessor, Progress, send};
+use crate::poller::Source;
+use crate::succession::{Departure, Drain, Predecessor, Progress, send};
 
 impl Gateway {
     /// Forgets the gateways before this one that have ended.
@@ -28,6 +30,11 @@ impl Gateway {
             }
             lives
         });
+        // It may have spoken to the one that has ended.
+        if let Some(latest) = self.predecessors.first() {
+            self.poller.forget(latest);
+            let _ = self.poller.watch(latest, Source::Predecessor);
+        }
     }
 }
 
@@ -46,6 +53,7 @@ impl Gateway {
             return Err(io::Error::other("who wants to replace it is another user"));
         }
         let successor = line.try_clone_to_owned()?;
+        self.poller.watch(&successor, Source::Successor)?;
         let control = ControlSocket::open_replaced(&self.poller)?;
         let lessons = Lessons::new()?;
         let given = self.give_names(number, successor.as_fd());
@@ -79,7 +87,7 @@ impl Gateway {
                 send(to, Message::Relay(Relay { address, lane: *lane }), &[relay.as_fd()])?;
             }
         }
-        for Predecessor { line, process } in &self.predecessors {
+        for Predecessor { line, process, .. } in &self.predecessors {
             send(to, Message::Before(*process), &[line.as_fd()])?;
         }
         let lines: Vec<_> = self.control.lines_but(number).collect();
@@ -106,7 +114,15 @@ impl Gateway {
             ),
             None => log::info!("is told to end; drains: {left} connections are left"),
         }
-        self.drain = Some(Drain { until, successor, told: usize::MAX, logged: left });
+        self.drain = Some(Drain {
+            until,
+            successor,
+            told: usize::MAX,
+            logged: left,
+            departure: Departure::Unasked,
+            behind: 0,
+            refused: BTreeSet::new(),
+        });
     }
 
     /// Tells how far draining has come.
@@ -131,6 +147,7 @@ impl Gateway {
     /// Whether draining is over: nothing is left, or it has taken too long.
     pub(super) fn is_drained(&self, now: Duration) -> bool {
         let Some(drain) = &self.drain else { return false };
-        self.sessions.is_empty() || drain.until.is_some_and(|until| until <= now)
+        let is_none_left = self.sessions.is_empty() && !self.is_something_away();
+        is_none_left || drain.until.is_some_and(|until| until <= now)
     }
 }

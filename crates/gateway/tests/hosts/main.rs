@@ -7,6 +7,7 @@
 //! | `moved` | bytes by SMC-R: requests, streams, ends of all kinds, many connections |
 //! | `stays` | connections that stay TCP, with every byte |
 //! | `broken` | gateways and peers that die, cables that are cut |
+//! | `replaced` | connections that go on in the gateway that takes the place of theirs |
 //! | `hostile` | callers that say what they should not |
 
 #[path = "../../examples/handover/by_hand.rs"]
@@ -16,6 +17,7 @@ mod adapters;
 mod broken;
 mod hostile;
 mod moved;
+mod replaced;
 mod scene;
 mod stays;
 

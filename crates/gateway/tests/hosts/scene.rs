@@ -134,7 +134,7 @@ impl Scene {
     /// Starts the gateway of a host, with these words.
     pub(crate) fn start(&mut self, host: usize, words: &[String]) {
         let program = example("alone");
-        let log = File::create(self.log_path(host)).unwrap();
+        let log = File::options().create(true).append(true).open(self.log_path(host)).unwrap();
         let mut gateway = Command::new("ip")
             .args(["netns", "exec", &self.names[host]])
             .arg(program)
@@ -148,6 +148,13 @@ impl Scene {
         BufReader::new(gateway.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n", "{}", self.log(host));
         self.gateways[host] = Some(gateway);
+    }
+
+    /// Another gateway takes the place of a host's. Returns the one that had it.
+    pub(crate) fn replace(&mut self, host: usize, words: &[String]) -> Child {
+        let before = self.gateways[host].take().unwrap();
+        self.start(host, &[words, &["replace".to_owned()]].concat());
+        before
     }
 
     /// As by SIGKILL: it has no time for anything.

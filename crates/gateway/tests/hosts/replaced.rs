@@ -1,0 +1,146 @@
+//! Connections go on in the gateway that takes the place of theirs.
+
+use std::net::TcpStream;
+use std::process::Child;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sidestep_gateway::status::Mode;
+
+use crate::scene::{CLIENT, PATIENCE, SERVER, Scene, adapters};
+use crate::{receive, receive_end, receive_from, receive_reset, reset, send};
+
+/// What a connection may wait for at most when a gateway is replaced.
+const LONGEST: Duration = Duration::from_millis(500);
+
+/// The process has nothing left, and ends.
+fn await_end(mut gateway: Child, scene: &Scene, host: usize) {
+    let end = Instant::now() + PATIENCE;
+    while gateway.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < end, "it has not ended\n{}", scene.log(host));
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert!(gateway.wait().unwrap().success(), "{}", scene.log(host));
+}
+
+/// Requests of many sizes, each answered by as many bytes, until it is told to end. The longest that one took.
+fn ask(client: &TcpStream, server: &TcpStream, is_over: &AtomicBool) -> (usize, Duration) {
+    let (mut count, mut longest) = (0, Duration::ZERO);
+    thread::scope(|scope| {
+        while !is_over.load(Ordering::Relaxed) {
+            let (salt, size) = (count as u8, [1, 100, 3000, 70_000][count % 4]);
+            let begun = Instant::now();
+            let answer = scope.spawn(move || {
+                receive(server, salt, size);
+                send(server, !salt, size);
+            });
+            send(client, salt, size);
+            receive(client, !salt, size);
+            answer.join().unwrap();
+            longest = longest.max(begun.elapsed());
+            count += 1;
+        }
+    });
+    (count, longest)
+}
+
+/// The gateways of both hosts are replaced by turns: each byte of requests, of a stream, and of a connection that is
+/// not read meanwhile comes once, and each process that was replaced has nothing left and ends.
+#[test]
+fn nothing_is_lost_or_late_when_gateways_are_replaced_under_load() {
+    const ROUNDS: usize = 10;
+    let Some(mut scene) = Scene::new(1) else { return };
+    let [unread, sender] = scene.connect();
+    let [from, to] = scene.connect();
+    let asking: Vec<_> = (0..6).map(|_| scene.connect()).collect();
+    let (is_over, len) = (AtomicBool::new(false), 4 << 20);
+    let longest = thread::scope(|scope| {
+        let is_over = &is_over;
+        scope.spawn(|| send(&sender, 5, len));
+        let streaming = scope.spawn(|| {
+            let mut count = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                thread::scope(|scope| {
+                    scope.spawn(|| send(&from, count, 300_000));
+                    receive(&to, count, 300_000);
+                });
+                count = count.wrapping_add(1);
+            }
+        });
+        let asking: Vec<_> =
+            asking.iter().map(|[c, s]| scope.spawn(move || ask(c, s, is_over))).collect();
+        for round in 0..ROUNDS {
+            thread::sleep(Duration::from_millis(100));
+            let host = [CLIENT, SERVER][round % 2];
+            let before = scene.replace(host, &adapters(host, 1));
+            await_end(before, &scene, host);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        streaming.join().unwrap();
+        receive(&unread, 5, len);
+        let told = asking.into_iter().map(|it| it.join().unwrap());
+        let (counts, longest): (Vec<usize>, Vec<Duration>) = told.unzip();
+        assert!(counts.iter().all(|count| *count > ROUNDS), "{counts:?}");
+        longest.into_iter().max().unwrap()
+    });
+    eprintln!("the longest request took {longest:?}");
+    assert!(longest < LONGEST, "{longest:?}");
+    for host in [CLIENT, SERVER] {
+        let status = scene.status(host);
+        assert_eq!(status.connections.len(), 8, "{status:#?}");
+        assert!(status.connections.iter().all(|it| it.mode == Mode::SmcR), "{status:#?}");
+        assert!(status.predecessors.is_empty(), "{status:#?}");
+    }
+}
+
+/// Ends of all kinds, in the gateway that has come, of what was begun in the one before.
+#[test]
+fn connections_end_in_the_next_gateway_as_they_would_have() {
+    let Some(mut scene) = Scene::new(1) else { return };
+    let [shut, kept] = scene.connect();
+    let [resets, is_reset] = scene.connect();
+    let [closes, reads] = scene.connect();
+    send(&shut, 1, 5000);
+    shut.shutdown(std::net::Shutdown::Write).unwrap();
+    receive(&kept, 1, 3000);
+    send(&closes, 2, 50_000);
+    for host in [CLIENT, SERVER] {
+        let before = scene.replace(host, &adapters(host, 1));
+        await_end(before, &scene, host);
+    }
+    receive_from(&kept, 1, 3000, 5000);
+    receive_end(&kept);
+    send(&kept, 3, 100_000);
+    receive(&shut, 3, 100_000);
+    drop(kept);
+    receive_end(&shut);
+    reset(resets);
+    receive_reset(&is_reset);
+    drop(closes);
+    receive(&reads, 2, 50_000);
+    receive_end(&reads);
+    // New ones have a link group of their own.
+    let [client, server] = scene.connect();
+    send(&client, 4, 1000);
+    receive(&server, 4, 1000);
+    let groups: Vec<_> = scene.status(CLIENT).links.iter().map(|link| link.link_group).collect();
+    assert_eq!(groups.len(), 2, "{groups:?}");
+}
+
+/// Without the adapter that its links go over, the next gateway does not take a link group, and the one before goes on
+/// with it.
+#[test]
+fn what_the_next_gateway_cannot_carry_stays() {
+    let Some(mut scene) = Scene::new(2) else { return };
+    let [client, server] = scene.connect();
+    let mut before = scene.replace(CLIENT, &[format!("soft:{}", crate::scene::address(CLIENT, 1))]);
+    scene.await_log(CLIENT, "goes on there", 1);
+    for salt in 0..20 {
+        send(&client, salt, 100_000);
+        receive(&server, salt, 100_000);
+    }
+    assert!(before.try_wait().unwrap().is_none(), "{}", scene.log(CLIENT));
+    drop([client, server]);
+    await_end(before, &scene, CLIENT);
+}
