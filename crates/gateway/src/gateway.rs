@@ -397,11 +397,8 @@ impl Gateway {
         let of_engine = self.host.poll_timeout();
         let of_trials = self.rivalry.poll_timeout();
         let of_listener = self.listener.as_ref().and_then(Listener::poll_timeout);
-        let drain = self.drain.as_ref().filter(|_| end.is_none());
-        let of_drain = drain.and_then(|it| it.until);
-        let of_departure = drain.and_then(|it| it.departure.poll_timeout());
-        let of_both = of_drain.into_iter().chain(of_departure).min();
-        let mut due = [end, of_engine, of_listener, of_sessions, of_trials, of_both, self.search]
+        let of_drain = self.drain.as_ref().filter(|_| end.is_none()).and_then(Drain::poll_timeout);
+        let mut due = [end, of_engine, of_listener, of_sessions, of_trials, of_drain, self.search]
             .into_iter()
             .flatten()
             .min();

@@ -9,14 +9,12 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 use sidestep_engine::Migrant;
-use sidestep_wire::{AlertToken, RmbeSize};
 
+use crate::session::SessionAtRest;
 use coded::Coded;
 
 mod coded;
@@ -24,46 +22,10 @@ mod coded;
 /// Of the state. Another one is another list in `coded`, or another meaning of a field.
 pub(crate) const VERSION: u32 = 1;
 
-/// Of a receive buffer: as long as a program may want one.
-const BUFFER_LEN_MAX: u32 = RmbeSize::MAX.bytes() as u32;
 /// Of a file: 255 buffers of that length, 255 rings of programs, and the rest.
 const FILE_LEN_MAX: u64 = 1 << 30;
 const SEALS: SealFlags =
     SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::SEAL);
-
-/// A session whose bytes go by SMC-R, between two processes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SessionAtRest {
-    /// The host's connection.
-    pub(crate) token: AlertToken,
-    /// Whose it is.
-    pub(crate) uid: u32,
-    /// Where the program has connected to, if it is the client.
-    pub(crate) server: Option<SocketAddr>,
-    /// What its buffers count for: RMBE and send buffer.
-    pub(crate) sizes: [RmbeSize; 2],
-    /// How long it has been going by SMC-R.
-    pub(crate) age: Duration,
-    /// The program sends no more.
-    pub(crate) has_ended: bool,
-    /// The peer sends no more …
-    pub(crate) peer_has_ended: bool,
-    /// … and the program knows that.
-    pub(crate) is_told: bool,
-    /// The peer has left N.
-    pub(crate) leave: Option<LeaveAtRest>,
-}
-
-/// How the peer has left N.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LeaveAtRest {
-    /// How much longer it is waited for.
-    pub(crate) left: Duration,
-    /// By a reset.
-    pub(crate) is_reset: bool,
-    /// It has sent something since.
-    pub(crate) was_heard: bool,
-}
 
 /// Writes a link group and its sessions down.
 pub(crate) fn write(migrant: &Migrant, sessions: &[SessionAtRest]) -> io::Result<OwnedFd> {

@@ -27,6 +27,7 @@
 //! N is shared with the program: its flags are not touched, so each call says that it does not wait.
 //! While the bytes go by SMC-R nothing may come on it, but its end tells that the peer is gone.
 
+mod at_rest;
 mod protected;
 mod turn;
 
@@ -56,7 +57,6 @@ use crate::intake::{self, Intake};
 use crate::lent::{self, Ahead, Ring};
 use crate::lessons::{self, Lessons};
 use crate::limits::{LEAVE_PATIENCE, N_KEEPALIVE, SEND_BUFFER_MAX, TURN};
-use crate::migration::{LeaveAtRest, SessionAtRest};
 use crate::nic::Nic;
 use crate::output;
 use crate::protection::Protection;
@@ -64,6 +64,7 @@ use crate::status::{self, Mode};
 use protected::Protected;
 use turn::{Cut, Ready, pass_on};
 
+pub(crate) use at_rest::{LeaveAtRest, SessionAtRest};
 pub(crate) use turn::{End, Fate, World};
 
 /// One connection of a program.

@@ -37,8 +37,7 @@ use crate::error::OpenError;
 use crate::foreign::Foreign;
 use crate::lessons::Lessons;
 use crate::limits::SUCCESSION_PATIENCE;
-use crate::migration::SessionAtRest;
-use crate::session::Session;
+use crate::session::{Session, SessionAtRest};
 use crate::status::{call, receive, say};
 
 /// How far a gateway has come that takes no new connections.
@@ -97,15 +96,16 @@ pub(crate) struct Gone {
     pub(crate) until: Duration,
 }
 
-impl Departure {
+impl Drain {
     /// When it goes on though nothing has happened.
     pub(crate) fn poll_timeout(&self) -> Option<Duration> {
-        match self {
-            Self::Unasked => None,
-            Self::Due(at) => Some(*at),
-            Self::Frozen { until, .. } => Some(*until),
-            Self::Sent(gone) => Some(gone.until),
-        }
+        let of_departure = match &self.departure {
+            Departure::Unasked => None,
+            Departure::Due(at) => Some(*at),
+            Departure::Frozen { until, .. } => Some(*until),
+            Departure::Sent(gone) => Some(gone.until),
+        };
+        self.until.into_iter().chain(of_departure).min()
     }
 }
 

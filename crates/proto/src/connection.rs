@@ -38,7 +38,7 @@ mod position;
 
 pub use at_rest::AtRest;
 use ending::Ending;
-pub use ending::State;
+pub use ending::{State, Wish};
 use position::Claim;
 
 /// A connection with one peer.
@@ -61,19 +61,6 @@ pub struct Connection {
     must_validate: bool,
     /// A message was lost with a link: the next one says all that it said.
     must_repeat: bool,
-}
-
-/// How the program wants it to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Wish {
-    /// Not yet.
-    GoOn,
-    /// It sends no more.
-    WriteNoMore,
-    /// In order.
-    Close,
-    /// At once.
-    Abort,
 }
 
 #[derive(Clone, Debug)]
@@ -521,6 +508,87 @@ impl Connection {
         };
         let receipt = Receipt { seqno: self.sent_seqno, written: self.outgoing.written };
         Transmit { writes, message, receipt }
+    }
+}
+
+impl Connection {
+    /// What another process needs to go on with it. `None`: something that it has said may not have arrived, or what
+    /// the program has read is not to be told.
+    #[must_use]
+    pub fn at_rest(&self) -> Option<AtRest> {
+        let Self { peer, outgoing, incoming, ending, .. } = self;
+        // What the peer has read has arrived.
+        let has_arrived = outgoing.completed.max(outgoing.consumed) == outgoing.written;
+        (has_arrived && !incoming.is_held).then_some(AtRest {
+            peer: *peer,
+            lens: [incoming.len, outgoing.len],
+            queued: outgoing.queued,
+            written: outgoing.written,
+            furthest: outgoing.furthest,
+            consumed_by_peer: outgoing.consumed,
+            urgent_out: [outgoing.urgent, outgoing.next_urgent],
+            has_told_urgent: outgoing.has_told_urgent,
+            produced: incoming.produced,
+            consumed: incoming.consumed,
+            told: incoming.told,
+            writer_is_blocked: incoming.writer_is_blocked,
+            update_requested: incoming.update_requested,
+            urgent_is_pending: incoming.urgent_is_pending,
+            urgent_in: incoming.urgent,
+            has_read_urgent: incoming.has_read_urgent,
+            said: [ending.ours, ending.theirs, self.said],
+            is_passive: ending.is_passive,
+            wish: self.wish,
+            seqnos: [self.sent_seqno, self.completed_seqno, self.received_seqno],
+            must_validate: self.must_validate,
+            must_repeat: self.must_repeat,
+        })
+    }
+
+    /// Goes on where another process has left it. `None`: no connection could be so.
+    #[must_use]
+    pub fn resume(from: &AtRest) -> Option<Self> {
+        if !from.is_possible() {
+            return None;
+        }
+        let [own_len, peer_len] = from.lens;
+        let [urgent, next_urgent] = from.urgent_out;
+        let [ours, theirs, said] = from.said;
+        let [sent_seqno, completed_seqno, received_seqno] = from.seqnos;
+        Some(Self {
+            peer: from.peer,
+            outgoing: Outgoing {
+                len: peer_len,
+                queued: from.queued,
+                written: from.written,
+                furthest: from.furthest,
+                completed: from.written,
+                consumed: from.consumed_by_peer,
+                urgent,
+                next_urgent,
+                has_told_urgent: from.has_told_urgent,
+            },
+            incoming: Incoming {
+                len: own_len,
+                produced: from.produced,
+                consumed: from.consumed,
+                told: from.told,
+                writer_is_blocked: from.writer_is_blocked,
+                update_requested: from.update_requested,
+                urgent_is_pending: from.urgent_is_pending,
+                urgent: from.urgent_in,
+                has_read_urgent: from.has_read_urgent,
+                is_held: false,
+            },
+            ending: Ending { ours, theirs, is_passive: from.is_passive },
+            wish: from.wish,
+            sent_seqno,
+            completed_seqno,
+            received_seqno,
+            said,
+            must_validate: from.must_validate,
+            must_repeat: from.must_repeat,
+        })
     }
 }
 

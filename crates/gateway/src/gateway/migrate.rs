@@ -31,9 +31,9 @@ use sidestep_wire::hand_over::Message;
 use super::Gateway;
 use crate::foreign::RIGHTS_MAX;
 use crate::limits::{ANSWER_PATIENCE, FREEZE_PATIENCE, FREEZE_PAUSE};
-use crate::migration::{self, SessionAtRest};
+use crate::migration;
 use crate::nic::Nic;
-use crate::session::{End, Session};
+use crate::session::{End, Session, SessionAtRest};
 use crate::status::say;
 use crate::succession::{Departure, Drain, Gone, exactly, receive_if_any, send};
 

@@ -24,7 +24,10 @@ use sidestep_wire::{
     RmbeSize, RoceGid,
 };
 
-use super::{LeaveAtRest, SessionAtRest};
+use crate::session::{LeaveAtRest, SessionAtRest};
+
+/// Of a receive buffer: as long as a program may want one.
+const BUFFER_LEN_MAX: u32 = RmbeSize::MAX.bytes() as u32;
 
 /// A value as bytes.
 pub(super) trait Coded: Sized {
@@ -287,7 +290,7 @@ impl Coded for Arc<Shared> {
 
     fn take(from: &mut &[u8]) -> Option<Self> {
         let (len, is_used) = <(u32, bool)>::take(from)?;
-        if len > super::BUFFER_LEN_MAX {
+        if len > BUFFER_LEN_MAX {
             return None;
         }
         let memory = Shared::zeroed(len as usize);

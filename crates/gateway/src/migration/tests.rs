@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::fcntl_get_seals;
 use sidestep_engine::{Caller, MigrantBuffer, MigrantStream, PeerEnd};
@@ -15,10 +16,12 @@ use sidestep_rdma::memory::Shared;
 use sidestep_wire::cdc::StateFlags;
 use sidestep_wire::llc::{Form, LengthOrder};
 use sidestep_wire::{
-    LinkNumber, LinkUserId, Mac, Mtu, PeerId, Psn, QpNumber, Rkey, RmbAddress, RoceGid,
+    AlertToken, LinkNumber, LinkUserId, Mac, Mtu, PeerId, Psn, QpNumber, Rkey, RmbAddress,
+    RmbeSize, RoceGid,
 };
 
 use super::*;
+use crate::session::LeaveAtRest;
 
 const LINK: LinkUserId = LinkUserId(0x101);
 const TOKEN: AlertToken = AlertToken(0x0A0B_0C0D);

@@ -6,8 +6,7 @@
 use sidestep_wire::AlertToken;
 use sidestep_wire::cdc::StateFlags;
 
-use super::ending::Ending;
-use super::{Connection, Incoming, Outgoing, Wish};
+use super::ending::Wish;
 
 /// All that there is to know of a connection at rest. Positions are bytes since its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,90 +61,9 @@ pub struct AtRest {
     pub must_repeat: bool,
 }
 
-impl Connection {
-    /// What another process needs to go on with it. `None`: something that it has said may not have arrived, or what
-    /// the program has read is not to be told.
-    #[must_use]
-    pub fn at_rest(&self) -> Option<AtRest> {
-        let Self { peer, outgoing, incoming, ending, .. } = self;
-        // What the peer has read has arrived.
-        let has_arrived = outgoing.completed.max(outgoing.consumed) == outgoing.written;
-        (has_arrived && !incoming.is_held).then_some(AtRest {
-            peer: *peer,
-            lens: [incoming.len, outgoing.len],
-            queued: outgoing.queued,
-            written: outgoing.written,
-            furthest: outgoing.furthest,
-            consumed_by_peer: outgoing.consumed,
-            urgent_out: [outgoing.urgent, outgoing.next_urgent],
-            has_told_urgent: outgoing.has_told_urgent,
-            produced: incoming.produced,
-            consumed: incoming.consumed,
-            told: incoming.told,
-            writer_is_blocked: incoming.writer_is_blocked,
-            update_requested: incoming.update_requested,
-            urgent_is_pending: incoming.urgent_is_pending,
-            urgent_in: incoming.urgent,
-            has_read_urgent: incoming.has_read_urgent,
-            said: [ending.ours, ending.theirs, self.said],
-            is_passive: ending.is_passive,
-            wish: self.wish,
-            seqnos: [self.sent_seqno, self.completed_seqno, self.received_seqno],
-            must_validate: self.must_validate,
-            must_repeat: self.must_repeat,
-        })
-    }
-
-    /// Goes on where another process has left it. `None`: no connection could be so.
-    #[must_use]
-    pub fn resume(from: &AtRest) -> Option<Self> {
-        if !from.is_possible() {
-            return None;
-        }
-        let [own_len, peer_len] = from.lens;
-        let [urgent, next_urgent] = from.urgent_out;
-        let [ours, theirs, said] = from.said;
-        let [sent_seqno, completed_seqno, received_seqno] = from.seqnos;
-        Some(Self {
-            peer: from.peer,
-            outgoing: Outgoing {
-                len: peer_len,
-                queued: from.queued,
-                written: from.written,
-                furthest: from.furthest,
-                completed: from.written,
-                consumed: from.consumed_by_peer,
-                urgent,
-                next_urgent,
-                has_told_urgent: from.has_told_urgent,
-            },
-            incoming: Incoming {
-                len: own_len,
-                produced: from.produced,
-                consumed: from.consumed,
-                told: from.told,
-                writer_is_blocked: from.writer_is_blocked,
-                update_requested: from.update_requested,
-                urgent_is_pending: from.urgent_is_pending,
-                urgent: from.urgent_in,
-                has_read_urgent: from.has_read_urgent,
-                is_held: false,
-            },
-            ending: Ending { ours, theirs, is_passive: from.is_passive },
-            wish: from.wish,
-            sent_seqno,
-            completed_seqno,
-            received_seqno,
-            said,
-            must_validate: from.must_validate,
-            must_repeat: from.must_repeat,
-        })
-    }
-}
-
 impl AtRest {
     /// Whether the positions are in the order that they have in any connection.
-    fn is_possible(&self) -> bool {
+    pub(super) fn is_possible(&self) -> bool {
         let [own_len, peer_len] = self.lens.map(u64::from);
         let out = [self.consumed_by_peer, self.written, self.furthest, self.queued];
         let into = [self.told, self.consumed, self.produced];

@@ -51,6 +51,19 @@ pub enum State {
     Closed,
 }
 
+/// How the program wants it to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wish {
+    /// Not yet.
+    GoOn,
+    /// It sends no more.
+    WriteNoMore,
+    /// In order.
+    Close,
+    /// At once.
+    Abort,
+}
+
 /// What both sides have said.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ending {
