@@ -360,6 +360,18 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_key_that_was_told_elsewhere_is_taken_if_it_is_nobodys() {
+        let mut regions = Regions::new(rand::make_rng());
+        let told = regions.register(memory(10), QP);
+        assert!(!regions.register_as(told, memory(10), OTHER_QP), "it is that of another");
+        assert!(regions.place(QP, told.rkey, told.address, 10).is_ok());
+        let mut others = Regions::new(rand::make_rng());
+        assert!(others.register_as(told, memory(10), QP));
+        assert!(others.place(QP, told.rkey, told.address, 10).is_ok());
+        assert!(others.place(OTHER_QP, told.rkey, told.address, 10).is_err());
+    }
+
+    #[test]
     fn a_withdrawn_registration_ends_what_has_begun() {
         let mut regions = Regions::new(rand::make_rng());
         let Registration { rkey, address } = regions.register(memory(10), QP);

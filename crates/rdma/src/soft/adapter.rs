@@ -689,6 +689,53 @@ mod tests {
         assert!(late.datagrams(1).is_empty());
     }
 
+    /// The peer is told nothing, and its packets of meanwhile come again.
+    #[test]
+    fn a_queue_pair_goes_on_in_another_adapter() {
+        let mut pair = Pair::new(4);
+        pair.send(b"before");
+        assert_eq!(pair.adapters[0].at_rest(pair.qps[0]), None, "it has something to send");
+        pair.settle();
+        assert_eq!(pair.adapters[1].at_rest(pair.qps[1]), None, "it has something to tell");
+        assert_eq!(pair.events(1), [received(b"before")]);
+        let taken = pair.adapters[1].at_rest(pair.qps[1]).unwrap();
+        assert!(!pair.adapters[1].put_in(&taken), "it is there");
+        pair.adapters[1].take_out(taken.number);
+        pair.send(b"meanwhile");
+        pair.settle();
+
+        let mut other = Adapter::new(addresses(4)[1], PORTS[1]);
+        other.set_lane(taken.number.0[2].wrapping_add(1));
+        let odd = AtRest { peer: Peer { mtu: 1000, ..taken.peer }, ..taken };
+        let elsewhere = AtRest { address: "fd00::1".parse().unwrap(), ..taken };
+        assert!(!other.put_in(&odd) && !other.put_in(&elsewhere));
+        assert!(other.put_in(&taken));
+        assert_eq!(other.lanes().len(), 2, "of those to come, and its own");
+        pair.adapters[1] = other;
+        pair.now = pair.adapters[0].poll_timeout().unwrap();
+        pair.adapters[0].handle_timeout(pair.now);
+        pair.settle();
+        assert_eq!(pair.events(1), [received(b"meanwhile")]);
+        let done = |id| Event::Completed { id, result: Ok(()) };
+        assert_eq!(pair.events(0), [done(1), done(1)]);
+        // It sends on where it was.
+        pair.adapters[1].queue_pair(taken.number).unwrap().post_send(2, b"back").unwrap();
+        pair.settle();
+        assert_eq!(pair.events(0), [received(b"back")]);
+    }
+
+    #[test]
+    fn a_message_that_is_coming_in_keeps_a_queue_pair() {
+        let mut pair = Pair::new(4);
+        pair.send(&[7; 3000]);
+        let datagrams = pair.datagrams(0);
+        pair.deliver(0, &datagrams[0]);
+        assert_eq!(pair.adapters[1].at_rest(pair.qps[1]), None);
+        datagrams[1..].iter().for_each(|datagram| pair.deliver(0, datagram));
+        pair.events(1);
+        assert!(pair.adapters[1].at_rest(pair.qps[1]).is_some());
+    }
+
     #[test]
     fn a_tombstone_answers_twenty_times_a_second() {
         let mut pair = Pair::new(4);

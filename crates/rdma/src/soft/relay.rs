@@ -168,3 +168,26 @@ impl AsFd for Successor {
         self.0.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_process_has_a_lane_of_its_own_and_those_of_what_it_has_taken_over() {
+        let mut kept = Vec::new();
+        let mut relay = |lane| {
+            let [ours, theirs] = sys::packet_pair().unwrap();
+            kept.push(theirs);
+            (lane, ours)
+        };
+        // The second has queue pairs of the first one's lane, too.
+        let (mut all, lane) = Predecessors::new(vec![relay(0), relay(0), relay(1)]);
+        assert_eq!((lane, all.0.len()), (2, 3));
+        assert_eq!(all.relays().unwrap().len(), 3);
+        let (_, lane) = Predecessors::new((0..LANES).map(&mut relay).collect());
+        assert_eq!(lane, 0, "the oldest is passed on nothing more");
+        kept.remove(0);
+        assert_eq!(all.relays().unwrap().len(), 2, "one has ended");
+    }
+}
