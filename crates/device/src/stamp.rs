@@ -67,6 +67,14 @@ impl Kind {
     }
 }
 
+/// The numbers of slabs, of wake memory and of states. Where two processes have the same ones, a connection in shared
+/// memory can go from one to the other.
+#[must_use]
+pub fn layouts() -> [u32; 3] {
+    let slab = Kind::Slab.version();
+    [slab >> 16, slab & 0xFFFF, Kind::State.version()]
+}
+
 /// See the [module](self).
 #[derive(Shared)]
 #[repr(C)]

@@ -222,7 +222,7 @@ impl Gateway {
         this.successions.clear();
         if let Some(latest) = this.predecessors.first() {
             // One that does not want to know has ended, or drains.
-            let _ = say(latest.line.as_fd(), Message::Admits(migration::VERSION), &[]);
+            let _ = say(latest.line.as_fd(), Message::Admits(migration::version()), &[]);
         }
         Ok(this)
     }

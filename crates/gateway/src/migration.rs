@@ -12,6 +12,7 @@ use std::io::{self, Read, Seek, Write};
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
+use sidestep_device::stamp;
 use sidestep_engine::Migrant;
 
 use crate::session::SessionAtRest;
@@ -20,17 +21,24 @@ use coded::Coded;
 mod coded;
 
 /// Of the state. Another one is another list in `coded`, or another meaning of a field.
-pub(crate) const VERSION: u32 = 1;
+const STATE: u8 = 1;
 
 /// Of a file: 255 buffers of that length, 255 rings of programs, and the rest.
 const FILE_LEN_MAX: u64 = 1 << 30;
 const SEALS: SealFlags =
     SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::SEAL);
 
+/// What two gateways have to have in common: the state, and the memory in which H lies where the library is preloaded.
+/// Each is a byte, that of the state first, then slabs, wake memory and states of programs.
+pub(crate) fn version() -> u32 {
+    let [slab, wake, state] = stamp::layouts().map(|number| number as u8);
+    u32::from_be_bytes([STATE, slab, wake, state])
+}
+
 /// Writes a link group and its sessions down.
 pub(crate) fn write(migrant: &Migrant, sessions: &[SessionAtRest]) -> io::Result<OwnedFd> {
     let mut bytes = Vec::new();
-    VERSION.put(&mut bytes);
+    version().put(&mut bytes);
     migrant.put(&mut bytes);
     sessions.to_vec().put(&mut bytes);
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -63,7 +71,7 @@ pub(crate) fn read(file: OwnedFd) -> io::Result<(Migrant, Vec<SessionAtRest>)> {
 
 fn parse(mut bytes: &[u8]) -> Option<(Migrant, Vec<SessionAtRest>)> {
     let from = &mut bytes;
-    if u32::take(from)? != VERSION {
+    if u32::take(from)? != version() {
         return None;
     }
     let parsed = Coded::take(from)?;

@@ -76,7 +76,7 @@
 //!
 //! | Admits, 16 bytes | Off | Len |
 //! |---|---|---|
-//! | the version of the state | 12 | 4 |
+//! | the versions of the state and of three layouts of shared memory, a byte each | 12 | 4 |
 //!
 //! | Receiver, 28 bytes, and Relay, 32 bytes | Off | Len |
 //! |---|---|---|

@@ -114,14 +114,15 @@ impl Gateway {
         {
             match (receive_if_any(line), &drain.departure) {
                 (Ok(None), _) => return,
-                (Ok(Some((Message::Admits(migration::VERSION), _))), Departure::Unasked) => {
-                    drain.departure = Departure::Due(now);
+                (Ok(Some((Message::Admits(version), _))), Departure::Unasked) => {
+                    if version == migration::version() {
+                        drain.departure = Departure::Due(now);
+                    } else {
+                        log::info!(
+                            "the other gateway is of a build to which no connections can go: they stay here"
+                        );
+                    }
                 }
-                (Ok(Some((Message::Admits(version), _))), _) => log::info!(
-                    "the other gateway knows version {version} of the state of link groups, and not {}: \
-                     connections stay in this one",
-                    migration::VERSION
-                ),
                 (Ok(Some((Message::Taken, _))), Departure::Sent(_)) => self.part_for_good(now),
                 (Ok(Some((Message::NotTaken, _))), Departure::Sent(_)) => self.come_back(now),
                 (Ok(Some((other, _))), _) => {

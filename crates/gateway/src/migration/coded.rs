@@ -2,7 +2,7 @@
 //!
 //! Integers are big-endian. A list has its length before it, in four bytes; an optional value has one byte, 0 or 1. The
 //! macro takes a type apart and puts it together by the same list, so a field that is missing there does not compile,
-//! and a list that has changed is another [version](super::VERSION).
+//! and a list that has changed is another [version](super::version).
 //!
 //! What is taken need not make sense: bytes that are cut off, or no value of a type, are `None`.
 

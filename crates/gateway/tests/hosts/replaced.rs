@@ -1,12 +1,21 @@
 //! Connections go on in the gateway that takes the place of theirs.
 
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::Timeout;
+use rustix::net::{
+    self, AddressFamily, RecvAncillaryBuffer, RecvFlags, SendFlags, SocketAddrUnix, SocketType,
+    shutdown,
+};
 use sidestep_gateway::status::Mode;
+use sidestep_wire::hand_over::{EMITTED_LEN_MAX, Message, gateway_name};
 
 use crate::scene::{CLIENT, PATIENCE, SERVER, Scene, adapters};
 use crate::{receive, receive_end, receive_from, receive_reset, reset, send};
@@ -143,4 +152,81 @@ fn what_the_next_gateway_cannot_carry_stays() {
     assert!(before.try_wait().unwrap().is_none(), "{}", scene.log(CLIENT));
     drop([client, server]);
     await_end(before, &scene, CLIENT);
+}
+
+/// What a successor says of its versions: the state of link groups, and the layouts of shared memory.
+fn version() -> u32 {
+    const STATE: u8 = 1;
+    let [slab, wake, state] = sidestep_device::stamp::layouts().map(|number| number as u8);
+    u32::from_be_bytes([STATE, slab, wake, state])
+}
+
+fn say(line: &OwnedFd, message: Message) {
+    let mut bytes = [0; EMITTED_LEN_MAX];
+    let len = message.emit(&mut bytes).unwrap();
+    net::send(line, &bytes[..len], SendFlags::NOSIGNAL).unwrap();
+}
+
+/// The next message. The descriptors beside it are closed.
+fn hear(line: &OwnedFd) -> Message {
+    let mut bytes = [0; EMITTED_LEN_MAX];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut bytes)];
+    let len = net::recvmsg(line, &mut parts, &mut beside, RecvFlags::CMSG_CLOEXEC).unwrap().bytes;
+    Message::parse(&bytes[..len]).unwrap()
+}
+
+/// Takes the place of the client's gateway, and nothing that comes with it but the line.
+fn claim(scene: &Scene) -> OwnedFd {
+    let line = scene.at(CLIENT, || {
+        let kind = SocketType::SEQPACKET;
+        let line = net::socket(AddressFamily::UNIX, kind, None).unwrap();
+        net::connect(&line, &SocketAddrUnix::new_abstract_name(&gateway_name()).unwrap()).unwrap();
+        line
+    });
+    net::sockopt::set_socket_timeout(&line, Timeout::Recv, Some(PATIENCE)).unwrap();
+    say(&line, Message::Replace);
+    while hear(&line) != Message::Replaced {}
+    line
+}
+
+/// A successor that refuses, one that hangs up instead of an answer, and one of another version: the connections are
+/// where they were, with every byte.
+#[test]
+fn what_is_not_taken_comes_back() {
+    for answer in [Some(Message::NotTaken), None] {
+        let Some(scene) = Scene::new(1) else { return };
+        let pairs = [scene.connect(), scene.connect()];
+        let [[unread, sender], [client, server]] = &pairs;
+        let line = claim(&scene);
+        thread::scope(|scope| {
+            scope.spawn(|| send(sender, 9, 4 << 20));
+            say(&line, Message::Admits(version()));
+            while hear(&line) != Message::Migrant {}
+            // They wait in the meantime.
+            send(client, 1, 10_000);
+            match answer {
+                Some(answer) => say(&line, answer),
+                None => shutdown(&line, net::Shutdown::Both).unwrap(),
+            }
+            receive(server, 1, 10_000);
+            for salt in 0..20 {
+                send(server, salt, 50_000);
+                receive(client, salt, 50_000);
+            }
+            receive(unread, 9, 4 << 20);
+        });
+    }
+}
+
+#[test]
+fn to_another_version_nothing_goes() {
+    let Some(scene) = Scene::new(1) else { return };
+    let [client, server] = scene.connect();
+    let line = claim(&scene);
+    say(&line, Message::Admits(version() ^ 1));
+    scene.await_log(CLIENT, "they stay here", 1);
+    send(&client, 1, 100_000);
+    receive(&server, 1, 100_000);
 }
