@@ -480,7 +480,8 @@ impl Host {
         launch::signal(before, libc::SIGHUP)?;
         wait_while(HANG, || {
             let said = self.gateways()?;
-            Ok((said.len() < 2 || said[0].0 == before).then(|| format!("not replaced: {said:?}")))
+            let is_replaced = said.first().is_some_and(|(process, ..)| *process != before);
+            Ok((!is_replaced).then(|| format!("not replaced: {said:?}")))
         })?;
         self.gateway_pid = self.gateways()?[0].0;
         self.begun.push(Begun(self.gateway_pid));

@@ -118,7 +118,7 @@ pub enum Unfit {
 }
 
 /// The longest send buffer that is taken over: as long as any ring of a program.
-const SEND_BUFFER_LEN_MAX: u32 = 1 << 26;
+const SEND_BUFFER_LEN_MAX: usize = 1 << 26;
 
 // ---- leaving ------------------------------------------------------------------------------------
 
@@ -308,13 +308,8 @@ impl<D: Device> Host<D> {
         let is_known = self.streams.contains_key(&from.token)
             || self.waiting.iter().any(|it| it.proposal.token == from.token);
         let rmb = migrant.buffers.iter().find(|it| it.id == from.rmb).ok_or(Unfit::Buffers)?;
-        let AtRestLens { own, peer, unsent } = AtRestLens::of(&from.connection);
-        let is_fit = own == rmb.memory.len()
-            && peer == from.peer.size.bytes()
-            && unsent == from.unsent.len()
-            && (1..=SEND_BUFFER_LEN_MAX).contains(&from.send_buffer_len)
-            && from.unsent.len() <= SEND_BUFFER_LEN_MAX as usize;
-        let connection = Connection::resume(&from.connection).filter(|_| is_fit && !is_known);
+        let connection = Connection::resume(&from.connection);
+        let connection = connection.filter(|_| from.fits(rmb) && !is_known);
         let connection = connection.ok_or(Unfit::Connections)?;
         let len = from.unsent.len().max(from.send_buffer_len as usize);
         let [messages_sent, messages_received, moves] = from.counts;
@@ -429,18 +424,16 @@ impl<D: Device> Host<D> {
     }
 }
 
-/// Bytes that a connection tells of.
-struct AtRestLens {
-    own: usize,
-    peer: usize,
-    unsent: usize,
-}
-
-impl AtRestLens {
-    fn of(connection: &connection::AtRest) -> Self {
-        let [own, peer] = connection.lens.map(|len| len as usize);
-        let unsent = connection.queued.saturating_sub(connection.written);
-        Self { own, peer, unsent: usize::try_from(unsent).unwrap_or(usize::MAX) }
+impl MigrantStream {
+    /// Whether it tells of as many bytes as it has, with this receive buffer.
+    fn fits(&self, rmb: &MigrantBuffer) -> bool {
+        let [own, peer] = self.connection.lens.map(|len| len as usize);
+        let unsent = self.connection.queued.checked_sub(self.connection.written);
+        own == rmb.memory.len()
+            && peer == self.peer.size.bytes()
+            && unsent == Some(self.unsent.len() as u64)
+            && (1..=SEND_BUFFER_LEN_MAX).contains(&(self.send_buffer_len as usize))
+            && self.unsent.len() <= SEND_BUFFER_LEN_MAX
     }
 }
 

@@ -23,7 +23,7 @@ mod coded;
 /// Of the state. Another one is another list in `coded`, or another meaning of a field.
 const STATE: u8 = 1;
 
-/// Of a file: 255 buffers of that length, 255 rings of programs, and the rest.
+/// Of a file: 255 receive buffers of 1 MB, as much of rings of programs, and the rest.
 const FILE_LEN_MAX: u64 = 1 << 30;
 const SEALS: SealFlags =
     SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -48,7 +48,7 @@ pub(crate) fn write(migrant: &Migrant, sessions: &[SessionAtRest]) -> io::Result
     Ok(file.into())
 }
 
-/// Reads what [`write`] has written.
+/// Reads what [`write()`] has written.
 ///
 /// # Errors
 ///

@@ -107,10 +107,14 @@ fn what_cannot_be_is_not_taken() {
 
 type Plant = fn(&mut Migrant);
 
-const PLANTED: [(Unfit, Plant); 16] = [
+const PLANTED: [(Unfit, Plant); 17] = [
     (Unfit::Group, |it| it.group.links.clear()),
     (Unfit::Group, |it| it.group.links[0].gid.0[0] ^= 1),
     (Unfit::Group, |it| it.group.links.push(it.group.links[0])),
+    (Unfit::Group, |it| {
+        it.group.adapters = vec![it.group.adapters[0]; 99];
+        it.group.max_links = 9;
+    }),
     (Unfit::Group, |it| it.group.rmbs[0].1.clear()),
     (Unfit::Group, |it| it.group.connections[0].token = it.group.connections[1].token),
     (Unfit::Group, |it| it.group.peer_rmbs.clear()),

@@ -13,11 +13,11 @@ use arrayvec::ArrayVec;
 use sidestep_wire::llc::Form;
 use sidestep_wire::{LinkNumber, LinkUserId, PeerId, Psn, QpNumber, RoceGid};
 
+use super::first_contact::Agreement;
 use super::flow::{Live, Phase};
-use super::growth::Growth;
-use super::limits::{LINK_SLOTS, LINKS_MAX, RMBS_MAX};
+use super::limits::{ADAPTERS_MAX, LINK_SLOTS, LINKS_MAX, RMBS_MAX};
 use super::link::{Adapter, Link, LinkEnd, LinkState};
-use super::rmb::{PeerRmbId, PeerRmbs, Rmb, RmbId, RmbState, Rtoken};
+use super::rmb::{PeerRmbId, Rmb, RmbId, RmbState, Rtoken};
 use super::state::{Connection, LinkGroup, Local, Role};
 
 /// All that there is to know of a link group at rest.
@@ -148,52 +148,35 @@ impl LinkGroup {
         here: &[Adapter],
         now: Duration,
     ) -> Option<Self> {
-        let adapter_at = |gid| here.iter().find(|adapter| adapter.gid == gid).copied();
-        let mut links = ArrayVec::<Link, LINK_SLOTS>::new();
-        for link in &from.links {
-            let resumed = link.resume(adapter_at(link.gid)?, now);
-            let is_new = links
-                .iter()
-                .all(|it: &Link| it.user_id != link.user_id && it.number != link.number);
-            if !is_new || !link.peer.is_plausible(here, from.form.version()) {
-                return None;
-            }
-            links.try_push(resumed).ok()?;
-        }
+        let links = from.resume_links(here, now)?;
         let [last_number, last_user_id] = from.last;
         let [tests, tickets] = from.counts;
+        let local = Local {
+            peer_id: from.own_id,
+            vlan: from.vlan,
+            group,
+            direct: from.direct,
+            keepalive,
+            adapters: here
+                .iter()
+                .filter(|adapter| from.adapters.contains(&adapter.gid))
+                .copied()
+                .take(ADAPTERS_MAX)
+                .collect(),
+        };
+        let AtRest { max_conns, max_links, .. } = *from;
+        let agreement = Agreement { version: from.form.version(), max_conns, max_links };
         let mut group = Self {
-            role: from.role,
-            local: Local {
-                peer_id: from.own_id,
-                vlan: from.vlan,
-                group,
-                direct: from.direct,
-                keepalive,
-                adapters: from.adapters.iter().filter_map(|gid| adapter_at(*gid)).collect(),
-            },
             form: from.form,
-            max_conns: from.max_conns,
-            max_links: from.max_links,
-            peer_id: from.peer_id,
             proposer: from.proposer,
             phase: Phase::Live(Live { is_established: true, patience: None, unsent: None }),
             links,
             last_number,
             last_user_id,
             rmbs: Vec::new(),
-            peer_rmbs: PeerRmbs::default(),
-            connections: Vec::new(),
-            flow: None,
-            rkey_flow: None,
-            parked: None,
-            growth: Growth::default(),
-            balance_due: None,
-            idle_until: None,
             tests,
             tickets,
-            commands: Default::default(),
-            events: Default::default(),
+            ..Self::new(from.role, local, agreement, from.peer_id, RmbId(0))
         };
         let is_possible = !group.links.is_empty()
             && (1..=LINKS_MAX).contains(&from.max_links)
@@ -240,6 +223,26 @@ impl LinkGroup {
             && tokens.windows(2).all(|two| two[0] != two[1])
             && tokens.len() <= usize::from(from.max_conns)
     }
+}
+
+impl AtRest {
+    /// `None`: an adapter of a link is not here, or two links have one name, or one leads to where none can.
+    fn resume_links(&self, here: &[Adapter], now: Duration) -> Option<ArrayVec<Link, LINK_SLOTS>> {
+        let mut links = ArrayVec::<Link, LINK_SLOTS>::new();
+        for link in &self.links {
+            let is_other = |it: &Link| it.user_id != link.user_id && it.number != link.number;
+            if !links.iter().all(is_other) || !link.peer.is_plausible(here, self.form.version()) {
+                return None;
+            }
+            links.try_push(link.resume(at(here, link.gid)?, now)).ok()?;
+        }
+        Some(links)
+    }
+}
+
+/// The adapter of this address.
+fn at(here: &[Adapter], gid: RoceGid) -> Option<Adapter> {
+    here.iter().find(|adapter| adapter.gid == gid).copied()
 }
 
 impl Live {

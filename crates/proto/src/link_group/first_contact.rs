@@ -126,7 +126,13 @@ impl LinkGroup {
         Ok(group)
     }
 
-    fn new(role: Role, local: Local, agreement: Agreement, peer_id: PeerId, rmb: RmbId) -> Self {
+    pub(super) fn new(
+        role: Role,
+        local: Local,
+        agreement: Agreement,
+        peer_id: PeerId,
+        rmb: RmbId,
+    ) -> Self {
         Self {
             role,
             form: match agreement.version {
