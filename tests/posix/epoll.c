@@ -569,7 +569,8 @@ static void errors(struct pair *p)
     CHECK_ERRNO(epoll_add(set, file, EPOLLIN, 1), EPERM);
     close(file);
     CHECK_ERRNO(epoll_create1(12345), EINVAL);
-    CHECK_ERRNO(epoll_create(0), EINVAL);
+    if (IS_GLIBC)
+        CHECK_ERRNO(epoll_create(0), EINVAL);
     close(set);
 }
 

@@ -30,7 +30,12 @@ static const int ordinary[] = {
 };
 
 /* What the peer needs where it is a thread, to see that the script sleeps. */
-static const int to_pause[] = {SYS_clock_nanosleep, SYS_openat, SYS_sched_yield};
+static const int to_pause[] = {
+    SYS_clock_nanosleep, SYS_openat, SYS_sched_yield,
+#if defined(__x86_64__) && !defined(__GLIBC__)
+    SYS_open, SYS_fcntl, SYS_readv,
+#endif
+};
 
 /* To make a connection with oneself. */
 static const int to_connect[] = {SYS_socket, SYS_connect, SYS_accept};
@@ -46,6 +51,9 @@ static const int to_begin[] = {
     SYS_readlinkat,
 #ifdef __x86_64__
     SYS_arch_prctl,      SYS_access,          SYS_readlink,
+#ifndef __GLIBC__
+    SYS_open,            SYS_fcntl,           SYS_readv,
+#endif
 #endif
 };
 

@@ -534,7 +534,8 @@ static void fails_to_fork(struct pair *p)
         /* A namespace whose first process has ended takes no other. */
         await_child(IN_CHILD(_exit(0)));
         unsigned long failed = failures();
-        for (int how = 0; how < 4; how++) {
+        /* musl's clone begins by writing to the stack that it was not given. */
+        for (int how = 0; how < (IS_GLIBC ? 4 : 3); how++) {
             struct pair made;
             CHECK(pair_open(&made, (struct setting){.place = SAME_THREAD, .client = how % 2}));
             for (int i = 0; i < 3; i++) {

@@ -125,7 +125,7 @@ static void timeouts(struct pair *p)
     CHECK_TAKES(CHECK_EQ(select(p->self.fd + 1, &set, NULL, NULL, &wait), 0), 40);
     CHECK_EQ(FD_ISSET(p->self.fd, &set), 0); /* cleared */
     CHECK_EQ(wait.tv_sec, 0);
-    CHECK_EQ(wait.tv_usec, 0); /* Linux shows what is left */
+    CHECK_EQ(wait.tv_usec, IS_GLIBC ? 0 : 40000); /* Linux shows what is left, and musl hides it */
 }
 
 /* Waking by the peer's data while asleep. */
@@ -152,7 +152,7 @@ static void data_wakes_select(struct pair *p)
         struct timeval wait = {HANG_MS / 1000, 0};
         CHECK_EQ(select(p->self.fd + 1, &set, NULL, NULL, &wait), 1);
         CHECK_EQ(FD_ISSET(p->self.fd, &set) != 0, 1);
-        CHECK_BETWEEN(wait.tv_sec * 1000 + wait.tv_usec / 1000, 1, HANG_MS - 5);
+        CHECK_BETWEEN(wait.tv_sec * 1000 + wait.tv_usec / 1000, 1, IS_GLIBC ? HANG_MS - 5 : HANG_MS);
         peer_finish(p);
         CHECK_EQ(do_recv(&p->self, 10, 0), 10);
     }

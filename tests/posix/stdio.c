@@ -247,8 +247,10 @@ static void refused(struct pair *p)
     errno = 0;
     CHECK(fdopen(p->self.fd, "x") == NULL);
     CHECK_EQ(errno, EINVAL);
-    CHECK(fdopen(987, "r") == NULL);
-    CHECK_EQ(errno, EBADF);
+    if (IS_GLIBC) {
+        CHECK(fdopen(987, "r") == NULL);
+        CHECK_EQ(errno, EBADF);
+    }
     FILE *stream = stream_of(p, "r");
     CHECK_EQ(fseek(stream, 0, SEEK_SET), -1);
     CHECK_EQ(errno, ESPIPE);

@@ -5,6 +5,11 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
+/* glibc has no name for it before 2.41. */
+#ifndef sigev_notify_thread_id
+#define sigev_notify_thread_id _sigev_un._tid
+#endif
+
 /* A script that hangs is ended after this many seconds: waits that fail have said so before. */
 #define WATCHDOG_SECONDS 150
 /* Messages each way that make a connection warm. */
@@ -854,7 +859,7 @@ static timer_t signal_timer;
 void signal_me(int signal, int delay_ms, int every_ms)
 {
     struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = signal};
-    event._sigev_un._tid = (pid_t)syscall(SYS_gettid);
+    event.sigev_notify_thread_id = (pid_t)syscall(SYS_gettid);
     struct itimerspec when = {
         .it_value = {delay_ms / 1000, delay_ms % 1000 * 1000000L},
         .it_interval = {every_ms / 1000, every_ms % 1000 * 1000000L},

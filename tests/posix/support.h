@@ -129,6 +129,13 @@ bool take_bytes(struct end *end, const void *buffer, size_t len);
  * shorter: a verdict that rests on being quick is one on the machine. */
 enum { HANG_MS = 60000 };
 
+/* Where musl looks at less than Linux and glibc do, or at more. */
+#ifdef __GLIBC__
+enum { IS_GLIBC = 1 };
+#else
+enum { IS_GLIBC = 0 };
+#endif
+
 /* Runs on the peer's side; the result and errno travel back. */
 typedef long peer_action(struct end *peer, long a, long b);
 

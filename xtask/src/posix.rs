@@ -1,7 +1,7 @@
 //! `xtask posix`: the programs of `tests/posix`, plain and preloaded.
 //!
 //! Each program states what Linux TCP does and must pass all ways. It is
-//! compiled once; the runs differ by the environment alone. Under Sidestep its
+//! compiled once for a libc; the runs differ by the environment alone. Under Sidestep its
 //! connections have to have moved from the beginning ([`moved`]), and in a run of its own they
 //! move late.
 
@@ -32,6 +32,48 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The most lines of a failing program's output that are shown.
 const OUTPUT_LINES_MAX: usize = 60;
 
+/// The C library that the programs are linked with.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Libc {
+    Glibc,
+    Musl,
+}
+
+impl Libc {
+    /// The compiler, and the Debian package that has it.
+    fn compiler(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Glibc => ("gcc", "gcc"),
+            Self::Musl => ("musl-gcc", "musl-tools"),
+        }
+    }
+
+    /// Flags of its own. musl comes without the kernel's headers, which lie beside glibc's, and without some functions.
+    fn flags(self) -> &'static [&'static str] {
+        match self {
+            Self::Glibc => &[],
+            Self::Musl => &MUSL_FLAGS,
+        }
+    }
+
+    /// Where the programs lie, below the target directory.
+    fn directory(self) -> &'static str {
+        match self {
+            Self::Glibc => "posix",
+            Self::Musl => "posix-musl",
+        }
+    }
+}
+
+const MUSL_FLAGS: [&str; 6] = [
+    "-include",
+    "musl.h",
+    "-idirafter",
+    "/usr/include",
+    "-idirafter",
+    "/usr/include/x86_64-linux-gnu",
+];
+
 const COMPILER_FLAGS: [&str; 8] = [
     "-O2",
     "-g",
@@ -54,6 +96,10 @@ pub(crate) struct Options {
     #[arg(long, value_enum)]
     only: Option<Way>,
 
+    /// Link the programs with this C library
+    #[arg(long, value_enum, default_value_t = Libc::Glibc)]
+    libc: Libc,
+
     /// Preload this library instead of the newest one that was built
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
@@ -72,7 +118,7 @@ pub(crate) struct Options {
     isolate: bool,
 
     /// Write docs/posix.md
-    #[arg(long, conflicts_with_all = ["names", "only", "test", "isolate"])]
+    #[arg(long, conflicts_with_all = ["names", "only", "libc", "test", "isolate"])]
     write: bool,
 }
 
@@ -100,14 +146,17 @@ impl Way {
         }
     }
 
-    fn is_for(self, program: &str) -> bool {
-        self != Self::Late || program != NOT_LATE
+    fn is_for(self, program: &str, libc: Libc) -> bool {
+        (self != Self::Late || program != NOT_LATE) && (libc != Libc::Musl || program != NOT_MUSL)
     }
 }
 
 /// It counts events and asks for their order, which is not exact while a connection is moving
 /// (docs/limitations.md).
 const NOT_LATE: &str = "epoll";
+
+/// It is about bad pointers, which musl follows by itself.
+const NOT_MUSL: &str = "efault";
 
 /// Compiles and runs the programs, prints a table, and fails if any fails.
 pub(crate) fn run(options: &Options) -> Result<()> {
@@ -118,7 +167,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         [Way::Plain] => None,
         _ => Some(library_path(&root, options.library.as_deref())?),
     };
-    let programs = compile(&root, &names)?;
+    let programs = compile(&root, options.libc, &names)?;
 
     println!("{:<12} {:>24} {:>24} {:>8} {:>24}", "program", "plain", "preloaded", "moved", "late");
     let (mut passed, mut failed) = (0, 0);
@@ -129,7 +178,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let mut reports = String::new();
         let mut outputs = [const { String::new() }; 3];
         for (way, output) in Way::ALL.into_iter().zip(&mut outputs) {
-            if !ways.contains(&way) || !way.is_for(&name) {
+            if !ways.contains(&way) || !way.is_for(&name, options.libc) {
                 row += &format!(" {:>24}", "-");
                 continue;
             }
@@ -289,15 +338,15 @@ fn kill_group(leader: u32) {
         .status();
 }
 
-/// Compiles `support.c` once and every program with it, into `posix` below the target directory.
-fn compile(root: &Path, names: &[String]) -> Result<Vec<PathBuf>> {
+/// Compiles `support.c` once and every program with it.
+fn compile(root: &Path, libc: Libc, names: &[String]) -> Result<Vec<PathBuf>> {
     let sources = root.join("tests/posix");
-    let target = place::scratch_dir(root, "posix")?;
+    let target = place::scratch_dir(root, libc.directory())?;
     let support = target.join("support.o");
     let header = sources.join("support.h");
     let support_source = sources.join("support.c");
     if is_older(&support, &[&support_source, &header]) {
-        gcc(&["-c".as_ref(), &support_source], &support)?;
+        link(libc, &["-c".as_ref(), &support_source], &support)?;
     }
     names
         .iter()
@@ -305,23 +354,29 @@ fn compile(root: &Path, names: &[String]) -> Result<Vec<PathBuf>> {
             let source = sources.join(format!("{name}.c"));
             let program = target.join(name);
             if is_older(&program, &[&source, &header, &support]) {
-                gcc(&[&source, &support], &program)?;
+                link(libc, &[&source, &support], &program)?;
             }
             Ok(program)
         })
         .collect()
 }
 
-fn gcc(inputs: &[&Path], output: &Path) -> Result<()> {
-    let status = Command::new("gcc")
+fn link(libc: Libc, inputs: &[&Path], output: &Path) -> Result<()> {
+    let (compiler, package) = libc.compiler();
+    let status = Command::new(compiler)
         .args(COMPILER_FLAGS)
+        .args(libc.flags())
+        .arg("-I")
+        .arg(repository_root().join("tests/posix"))
         .args(inputs)
         .arg("-o")
         .arg(output)
         .status()
-        .context("cannot start gcc; it is in the Debian package `gcc`")?;
+        .with_context(|| {
+            format!("cannot start {compiler}; it is in the Debian package `{package}`")
+        })?;
     if !status.success() {
-        bail!("gcc failed for {}", file_name(output));
+        bail!("{compiler} failed for {}", file_name(output));
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Will this program's loader take our library?
 //!
 //! `LD_PRELOAD` is a request to the dynamic loader that the program's ELF file names in its
-//! `PT_INTERP` segment. Nothing happens if there is no loader (a static program), if it is not
-//! glibc's, if it loads another kind of machine code, or if the kernel marks the execution as
+//! `PT_INTERP` segment. Nothing happens if there is no loader (a static program), if it is neither
+//! glibc's nor musl's, if it loads another kind of machine code, or if the kernel marks the execution as
 //! privileged, which makes the loader ignore the variable. And a Go program takes the library
 //! but calls the kernel past it.
 //!
@@ -38,6 +38,8 @@ pub(crate) struct Examination {
     pub(crate) is_bare_script: bool,
     /// Why it will stay on TCP, if it will.
     pub(crate) obstacle: Option<Obstacle>,
+    /// The C library whose loader takes our library, if one does.
+    pub(crate) libc: Option<Libc>,
     /// Whether it is linked with liburing: what it does with its sockets through io_uring
     /// stays on TCP.
     pub(crate) uses_io_uring: bool,
@@ -46,12 +48,43 @@ pub(crate) struct Examination {
     pub(crate) uses_seccomp: bool,
 }
 
+/// A C library for which ours is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Libc {
+    /// glibc, of most distributions.
+    Glibc,
+    /// musl, of Alpine.
+    Musl,
+}
+
+impl Libc {
+    /// By the name of its loader.
+    fn of(loader: &Path) -> Option<Self> {
+        let name = loader.file_name().unwrap_or_default().as_bytes();
+        if name.starts_with(b"ld-musl-") {
+            return Some(Self::Musl);
+        }
+        // `ld-linux-x86-64.so.2`, `ld-linux-aarch64.so.1`, `ld64.so.1` (s390x), `ld64.so.2` (ppc64).
+        let is_glibc = name.starts_with(b"ld-linux") || name.starts_with(b"ld64.so.");
+        is_glibc.then_some(Self::Glibc)
+    }
+}
+
+impl fmt::Display for Libc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Glibc => "glibc",
+            Self::Musl => "musl",
+        })
+    }
+}
+
 /// What keeps our library out of a program, or without effect in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
     /// The file is for another kind of machine: "a 32-bit program", "a program for AARCH64".
     ForeignMachine(String),
-    /// The loader is not glibc's.
+    /// The loader is neither glibc's nor musl's.
     ForeignLoader(PathBuf),
     /// There is no loader.
     Static,
@@ -80,7 +113,7 @@ impl Obstacle {
                 "use a build of the program for the architecture of this machine"
             }
             Self::ForeignLoader(_) => {
-                "use a build of the program for glibc, such as the one of this distribution"
+                "use a build of the program for glibc or musl, such as the one of this distribution"
             }
             Self::Static => "use a dynamically linked build of the program",
             Self::Go => "nothing: Go programs talk TCP; their peers fall back to TCP by themselves",
@@ -103,13 +136,8 @@ impl fmt::Display for Obstacle {
                 write!(f, "it is {what}, and libsidestep.so is not")
             }
             Self::ForeignLoader(loader) => {
-                let name = loader.file_name().unwrap_or_default().as_bytes();
-                let libc = if name.starts_with(b"ld-musl-") {
-                    "musl"
-                } else {
-                    "another C library than glibc"
-                };
-                write!(f, "it uses {libc} (its loader is {})", Escaped(loader.display()))
+                let loader = Escaped(loader.display());
+                write!(f, "its C library is neither glibc nor musl (its loader is {loader})")
             }
             Self::Static => f.write_str("it is statically linked, so nothing can be preloaded"),
             Self::Go => f.write_str("it is a Go program, and those call the kernel directly"),
@@ -164,6 +192,7 @@ pub(crate) fn examine(
         interpreters: Vec::new(),
         is_bare_script: false,
         obstacle: None,
+        libc: None,
         uses_io_uring: false,
         uses_seccomp: false,
     };
@@ -174,6 +203,7 @@ pub(crate) fn examine(
         if start.starts_with(ELFMAG) {
             let obstacle = obstacle(&file, caller)?;
             if obstacle.is_none() {
+                examination.libc = loader(&file, &header(&file)?)?.as_deref().and_then(Libc::of);
                 examination.uses_io_uring = is_linked_with(b"liburing.so.", &file)?;
                 examination.uses_seccomp = is_linked_with(b"libseccomp.so.", &file)?;
             }
@@ -317,7 +347,7 @@ fn elf_obstacle(file: &File) -> io::Result<Option<Obstacle>> {
     }
     Ok(match loader(file, &header)? {
         None => Some(Obstacle::Static),
-        Some(loader) if !is_glibc(&loader) => Some(Obstacle::ForeignLoader(loader)),
+        Some(loader) if Libc::of(&loader).is_none() => Some(Obstacle::ForeignLoader(loader)),
         Some(_) => None,
     })
 }
@@ -378,13 +408,6 @@ fn loader(file: &File, header: &Header) -> io::Result<Option<PathBuf>> {
     let mut name = read_exactly(file, segment.p_offset, len)?;
     name.truncate(name.iter().position(|&c| c == 0).unwrap_or(len));
     Ok(Some(OsString::from_vec(name).into()))
-}
-
-/// By file name, since distributions differ in the directory: `ld-linux-x86-64.so.2`,
-/// `ld-linux-aarch64.so.1`, `ld64.so.1` (s390x), `ld64.so.2` (ppc64).
-fn is_glibc(loader: &Path) -> bool {
-    let name = loader.file_name().unwrap_or_default().as_bytes();
-    name.starts_with(b"ld-linux") || name.starts_with(b"ld64.so.")
 }
 
 fn has_go_section(file: &File, header: &Header) -> io::Result<bool> {
@@ -558,17 +581,21 @@ mod tests {
     }
 
     #[test]
-    fn another_loader_is_another_libc() {
+    fn the_loader_tells_the_libc() {
         let directory = tempfile::tempdir().unwrap();
-        let loader = "/lib/ld-musl-x86_64.so.1";
-        let flag = format!("-Wl,--dynamic-linker={loader}");
-        let Some(path) = compile(directory.path(), EMPTY, &[&flag]) else {
+        let compile = |loader: &str| {
+            compile(directory.path(), EMPTY, &[&format!("-Wl,--dynamic-linker={loader}")])
+        };
+        let Some(path) = compile("/lib/ld-musl-x86_64.so.1") else {
             return;
         };
-        let obstacle = obstacle(&path).unwrap();
+        let examination = examine(&path, STRANGER, None).unwrap();
+        assert_eq!((examination.obstacle, examination.libc), (None, Some(Libc::Musl)));
+        let loader = "/system/bin/linker64";
+        let obstacle = obstacle(&compile(loader).unwrap()).unwrap();
         assert_eq!(obstacle, Obstacle::ForeignLoader(loader.into()));
         assert!(!obstacle.tolerates_preload());
-        assert!(obstacle.to_string().contains("musl"), "{obstacle}");
+        assert!(obstacle.to_string().contains("neither glibc nor musl"), "{obstacle}");
     }
 
     #[test]

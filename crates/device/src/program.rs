@@ -271,7 +271,8 @@ impl Header {
             let bytes = bytes.get(at..)?.first_chunk()?;
             Some(i32::from_ne_bytes(*bytes))
         };
-        let len = usize::from_ne_bytes(*bytes.first_chunk()?);
+        // musl's struct has four bytes for it, and four that a program need not set.
+        let len = usize::from_ne_bytes(*bytes.first_chunk()?) as u32 as usize;
         let level = number(core::mem::offset_of!(libc::cmsghdr, cmsg_level))?;
         let kind = number(core::mem::offset_of!(libc::cmsghdr, cmsg_type))?;
         let fits = (size_of::<libc::cmsghdr>()..=bytes.len()).contains(&len);

@@ -9,7 +9,7 @@ use crate::confinement::{self, Confinement};
 use core::ffi::c_void;
 use core::mem::{MaybeUninit, size_of};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use syscalls::{Sysno, syscall};
 
@@ -1758,27 +1758,27 @@ pub fn interrupts_for_good(signal: i32) -> bool {
     }
 }
 
-unsafe extern "C" {
-    /// glibc's: 0 once there has been a second thread.
-    static __libc_single_threaded: u8;
-}
-
-/// Whether there has never been a second thread.
+/// Whether libc says that there has never been a second thread. musl does not say, nor does glibc before 2.32.
 #[inline]
 #[must_use]
 pub fn is_single_threaded() -> bool {
-    // SAFETY: one byte, that glibc writes before it begins a second thread.
-    unsafe { (&raw const __libc_single_threaded).read_volatile() != 0 }
+    static SAID_AT: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+    let mut said_at = SAID_AT.load(Ordering::Relaxed);
+    if said_at.is_null() {
+        said_at = single_threaded_word();
+        SAID_AT.store(said_at, Ordering::Relaxed);
+    }
+    // SAFETY: one byte, that glibc writes before it begins a second thread; or ours.
+    unsafe { said_at.read_volatile() != 0 }
 }
 
-unsafe extern "C-unwind" {
-    fn pthread_testcancel();
-}
-
-/// A cancellation point for sleeps that libc does not know: `pthread_cancel` unwinds from here.
-pub fn test_cancel() {
-    // SAFETY: no operands; callers hold what they hold by guards, as for any call that unwinds.
-    unsafe { pthread_testcancel() }
+/// glibc's `__libc_single_threaded`: 0 once there has been a second thread.
+#[cold]
+fn single_threaded_word() -> *mut u8 {
+    static UNSAID: u8 = 0;
+    // SAFETY: the name is NUL-terminated.
+    let word = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+    if word.is_null() { (&raw const UNSAID).cast_mut() } else { word.cast() }
 }
 
 /// Reads the begin of a file: how many bytes.

@@ -4,19 +4,34 @@
 //! calls functions that it was given, here ours, with the descriptor number in the place where
 //! `fileno` looks for it.
 
-use crate::exports;
+use crate::{exports, real};
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// Offset of `_fileno` in glibc's `struct _IO_FILE` on 64-bit machines, unchanged
-/// since 1999: part of the ABI through the old stdio macros.
-const FILENO_AT: usize = 112;
-/// Offsets of the table of functions behind `struct _IO_FILE`, and of the cookie
-/// behind that: `struct _IO_FILE_plus` and `_IO_cookie_file`.
-const TABLE_AT: usize = 216;
-const COOKIE_AT: usize = 224;
-/// glibc's table of functions for cookie streams, once we have made one.
-static COOKIE_TABLE: AtomicUsize = AtomicUsize::new(0);
+/// Where a libc has what in its streams: offsets of bytes, on 64-bit machines.
+struct Layout {
+    /// The descriptor number.
+    fileno: usize,
+    /// A word that all cookie streams have in common, and no others.
+    kind: usize,
+    /// The cookie, or where it is.
+    cookie: usize,
+}
+
+/// `_fileno` in glibc's `struct _IO_FILE`, unchanged since 1999: part of the ABI through the old stdio
+/// macros. Behind the struct, the table of functions, and the cookie behind that: `struct
+/// _IO_FILE_plus` and `_IO_cookie_file`.
+const GLIBC: Layout = Layout { fileno: 112, kind: 216, cookie: 224 };
+/// `fd`, `close` and `cookie` of musl's `struct _IO_FILE` (`stdio_impl.h`), the same since 1.1.0. The last
+/// leads to the cookie.
+const MUSL: Layout = Layout { fileno: 120, kind: 24, cookie: 152 };
+
+fn layout() -> Layout {
+    if real::is_musl() { MUSL } else { GLIBC }
+}
+
+/// The word that cookie streams have in common, once we have made one.
+static COOKIE_KIND: AtomicUsize = AtomicUsize::new(0);
 
 #[repr(C)]
 struct CookieFunctions {
@@ -40,13 +55,14 @@ unsafe extern "C" {
 /// As `fdopen`.
 pub(crate) unsafe fn open(fd: i32, mode: *const c_char) -> *mut libc::FILE {
     let functions = CookieFunctions { read, write, seek: Some(seek), close };
+    let at = layout();
     // SAFETY: the mode is the caller's; the callbacks match their types. The offsets
-    // lie inside glibc's object.
+    // lie inside libc's object.
     unsafe {
         let file = fopencookie(fd as usize as *mut c_void, mode, functions);
         if !file.is_null() {
-            file.cast::<u8>().add(FILENO_AT).cast::<c_int>().write(fd);
-            COOKIE_TABLE.store(word(file, TABLE_AT), Ordering::Relaxed);
+            file.cast::<u8>().add(at.fileno).cast::<c_int>().write(fd);
+            COOKIE_KIND.store(word(file, at.kind), Ordering::Relaxed);
         }
         file
     }
@@ -55,7 +71,7 @@ pub(crate) unsafe fn open(fd: i32, mode: *const c_char) -> *mut libc::FILE {
 /// # Safety
 /// `file` is a stream of libc with a word there.
 unsafe fn word(file: *mut libc::FILE, at: usize) -> usize {
-    // SAFETY: the caller's promise; glibc aligns its streams.
+    // SAFETY: the caller's promise; libc aligns its streams.
     unsafe { file.cast::<u8>().add(at).cast::<usize>().read() }
 }
 
@@ -65,11 +81,30 @@ unsafe fn word(file: *mut libc::FILE, at: usize) -> usize {
 /// # Safety
 /// `file` is a stream of libc.
 pub(crate) unsafe fn is_ours(file: *mut libc::FILE) -> bool {
-    // SAFETY: every stream has a table; one with the cookies' table has a cookie.
+    let at = layout();
+    // SAFETY: every stream has a word of this place; one of the cookies' kind has a cookie.
     unsafe {
-        word(file, TABLE_AT) == COOKIE_TABLE.load(Ordering::Relaxed)
-            && word(file, COOKIE_AT)
-                == file.cast::<u8>().add(FILENO_AT).cast::<u32>().read() as usize
+        let is_cookie_stream = word(file, at.kind) == COOKIE_KIND.load(Ordering::Relaxed);
+        let cookie = || match (word(file, at.cookie), real::is_musl()) {
+            (cookie, false) => cookie,
+            (place, true) => (place as *const usize).read(),
+        };
+        is_cookie_stream
+            && cookie() == file.cast::<u8>().add(at.fileno).cast::<u32>().read() as usize
+    }
+}
+
+/// Has a stream of musl's do what a cookie stream does, under its own number and with its own buffer. (musl's functions
+/// of a stream are part of it.)
+///
+/// # Safety
+/// Both are streams of musl's, and no other thread uses the first.
+pub(crate) unsafe fn imitate(file: *mut libc::FILE, cookie_stream: *mut libc::FILE) {
+    /// `read`, `write` and `seek` of musl's `struct _IO_FILE`.
+    const FUNCTIONS: [usize; 3] = [64, 72, 80];
+    for at in FUNCTIONS.into_iter().chain([MUSL.kind, MUSL.cookie]) {
+        // SAFETY: the caller's promise; the offsets lie inside musl's object.
+        unsafe { file.cast::<u8>().add(at).cast::<usize>().write(word(cookie_stream, at)) };
     }
 }
 
@@ -83,8 +118,10 @@ unsafe extern "C-unwind" fn read(cookie: *mut c_void, at: *mut c_char, len: usiz
 }
 
 unsafe extern "C-unwind" fn write(cookie: *mut c_void, at: *const c_char, len: usize) -> isize {
-    // SAFETY: libc's buffer. A cookie's write reports failure by 0.
-    unsafe { exports::write(fd_of(cookie), at.cast(), len).max(0) }
+    // SAFETY: libc's buffer.
+    let written = unsafe { exports::write(fd_of(cookie), at.cast(), len) };
+    // To glibc a cookie's write reports failure by 0.
+    if real::is_musl() { written } else { written.max(0) }
 }
 
 unsafe extern "C-unwind" fn seek(cookie: *mut c_void, at: *mut i64, whence: c_int) -> c_int {

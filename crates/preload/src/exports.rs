@@ -6,6 +6,7 @@
 
 #![allow(clippy::missing_safety_doc, reason = "each is libc's function of the same name")]
 
+use crate::cancel;
 use crate::errno::{errno, quietly, set_errno};
 use crate::fork;
 use crate::real::{self, Begin};
@@ -62,11 +63,11 @@ fn vector(at: *mut c_void, len: usize) -> libc::iovec {
     libc::iovec { iov_base: at, iov_len: len }
 }
 
-/// The plain call with `errno` kept over whatever we do after it.
+/// The program's own call, for frames below.
 macro_rules! plain {
     ($call:expr) => {
         // SAFETY: the program's own call, passed on.
-        || unsafe { $call }
+        || cancel::below_us(|| unsafe { $call })
     };
 }
 
@@ -83,13 +84,47 @@ unsafe fn vector_to_move<'a, Way>(
     unsafe { Buffers::new(list, count as usize) }.filter(|parts| !parts.is_empty())
 }
 
-/// Wraps one exported function.
+/// Whether a call has failed.
+pub(crate) trait Failed {
+    /// As libc's functions say it.
+    fn has_failed(&self) -> bool;
+}
+
+impl Failed for i32 {
+    #[inline(always)]
+    fn has_failed(&self) -> bool {
+        *self == -1
+    }
+}
+
+impl Failed for isize {
+    #[inline(always)]
+    fn has_failed(&self) -> bool {
+        *self == -1
+    }
+}
+
+impl Failed for () {
+    #[inline(always)]
+    fn has_failed(&self) -> bool {
+        false
+    }
+}
+
+/// Wraps one exported function, our outermost frame.
 macro_rules! export {
     ($(fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty $body:block)*) => {
         $(
             #[unsafe(no_mangle)]
             pub(crate) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $result {
-                $body
+                #[inline(always)]
+                unsafe fn body($($arg: $type),*) -> $result $body
+                // SAFETY: the caller's promise.
+                let result = unsafe { body($($arg),*) };
+                if $crate::exports::Failed::has_failed(&result) {
+                    $crate::cancel::end_if_cancelled();
+                }
+                result
             }
         )*
     };
@@ -171,7 +206,7 @@ export! {
         // SAFETY: the program's message header, if there is one.
         let header = || unsafe { message.as_ref() };
         // SAFETY: its buffers.
-        let buffers = || header().and_then(|of| unsafe { Buffers::new(of.msg_iov, of.msg_iovlen) });
+        let buffers = || header().and_then(|of| unsafe { Buffers::new(of.msg_iov, parts(of)) });
         let Some(outcome) = stream::receive(fd, buffers, flags, plain) else {
             // SAFETY: passed on.
             return unsafe { received_rights(message, plain()) };
@@ -311,7 +346,7 @@ export! {
         // SAFETY: the program's message header, if there is one.
         let header = || unsafe { message.as_ref() };
         // SAFETY: its buffers.
-        let buffers = || header().and_then(|of| unsafe { Buffers::new(of.msg_iov, of.msg_iovlen) });
+        let buffers = || header().and_then(|of| unsafe { Buffers::new(of.msg_iov, parts(of)) });
         match stream::send(fd, buffers, flags, plain) {
             Some(outcome) => sent(outcome, flags),
             // SAFETY: passed on.
@@ -416,6 +451,21 @@ export! {
     }
 }
 
+/// How many buffers a header names. musl's has four bytes for that and four between the fields, which a program
+/// need not set.
+fn parts(header: &libc::msghdr) -> usize {
+    match u32::try_from(header.msg_iovlen) {
+        Err(_) if real::is_musl() => header.msg_iovlen as u32 as usize,
+        _ => header.msg_iovlen,
+    }
+}
+
+/// How many bytes of control messages a header names. No kernel takes as many as need more than four bytes, and musl's
+/// has no more.
+fn control_len(header: &libc::msghdr) -> usize {
+    header.msg_controllen as u32 as usize
+}
+
 /// Messages of which `sendmmsg` and `recvmmsg` take no more: `UIO_MAXIOV`.
 const MESSAGES_MAX: u32 = 1024;
 
@@ -423,7 +473,7 @@ const MESSAGES_MAX: u32 = 1024;
 /// that is not ours, and one of them ours.
 fn has_rights(list: *const libc::mmsghdr, count: usize) -> bool {
     // SAFETY: only asked of what can be read.
-    let has_control = |at: *const libc::mmsghdr| unsafe { (*at).msg_hdr.msg_controllen != 0 };
+    let has_control = |at: *const libc::mmsghdr| unsafe { control_len(&(*at).msg_hdr) != 0 };
     let entry = |i| list.wrapping_add(i);
     if !descriptors::are_any() {
         return false;
@@ -446,13 +496,11 @@ unsafe fn send_rights(fd: i32, message: *const libc::msghdr, flags: i32) -> isiz
         && claims::holds(claims::Of::Message, message, size_of::<libc::msghdr>());
     // SAFETY: the program's message header, which can be read.
     match may_have_rights.then(|| unsafe { &*message }) {
-        Some(header) if header.msg_controllen != 0 => {
+        Some(header) if control_len(header) != 0 => {
             // SAFETY: the program's control messages.
-            let control =
-                unsafe { Argument::new(header.msg_control.cast(), header.msg_controllen) };
-            // SAFETY: passed on.
-            bundle::send_rights(header, control, |header| unsafe {
-                real::sendmsg(fd, header, flags)
+            let control = unsafe { Argument::new(header.msg_control.cast(), control_len(header)) };
+            bundle::send_rights(header, control, |header| {
+                plain!(real::sendmsg(fd, header, flags))()
             })
         }
         // SAFETY: passed on.
@@ -483,7 +531,7 @@ pub(crate) fn poll_entries<'a>(
 unsafe fn received_rights(message: *mut libc::msghdr, n: isize) -> isize {
     if n >= 0 {
         // SAFETY: the kernel has read and written it, as the call did not fail.
-        let (at, len) = unsafe { ((*message).msg_control, (*message).msg_controllen) };
+        let (at, len) = unsafe { ((*message).msg_control, control_len(&*message)) };
         if !at.is_null() && len != 0 {
             // SAFETY: so many bytes the kernel has just written there.
             let control = unsafe { core::slice::from_raw_parts(at.cast(), len) };
@@ -626,6 +674,7 @@ export! {
         let sock = if fresh::may_connect(fd) { None } else { connecting(fd) };
         // SAFETY: the program's address of `len` bytes, if it is one.
         let claimed = || unsafe { GivenAddress::claimed(address, len) };
+        let plain = plain!(real::connect(fd, address, len));
         let leads_nowhere = || claimed().is_some_and(|to| tcp::is_nowhere(to.bytes()));
         match sock {
             Some(sock) if sock.phase() == Phase::Fresh => {
@@ -640,14 +689,12 @@ export! {
                 }
             }
             Some(sock) if leads_nowhere() => {
-                // SAFETY: passed on.
-                return disconnect(&sock, fd, || unsafe { real::connect(fd, address, len) });
+                return disconnect(&sock, fd, plain);
             }
             Some(sock) => quietly(|| hand_over::look(&sock, fd)),
             None => {}
         }
-        // SAFETY: passed on.
-        let result = unsafe { real::connect(fd, address, len) };
+        let result = plain();
         if descriptors::is_ours(fd)
             && (result == 0 || matches!(errno(), libc::EINPROGRESS | libc::EINTR))
         {
@@ -700,8 +747,7 @@ export! {
             return not_open();
         }
         let _closing = quietly(|| life::before_close(fd));
-        // SAFETY: passed on.
-        unsafe { real::close(fd) }
+        plain!(real::close(fd))()
     }
 
     fn close_range(first: u32, last: u32, flags: i32) -> i32 {
@@ -766,6 +812,8 @@ export! {
 
     fn ioctl(fd: i32, request: u64, argument: usize) -> i32 {
         confinement::admit(Call::Ioctl);
+        // The kernel looks at four bytes, and musl's callers set no more.
+        let request = u64::from(request as u32);
         // Whether a socket waits, the kernel can be asked later.
         let sock = match request {
             libc::FIONBIO => descriptors::object(fd),
@@ -1049,27 +1097,14 @@ export! {
     }
 
     fn select(nfds: i32, read: *mut c_void, write: *mut c_void, except: *mut c_void, time: *mut libc::timeval) -> i32 {
-        // SAFETY: null or the program's time.
-        let timeout = || unsafe { time.as_ref() };
-        let is_valid = || timeout().is_none_or(|t| t.tv_sec >= 0 && t.tv_usec >= 0);
-        let sets = fd_sets(nfds, read, write, except);
-        let nfds = sets.map_or(nfds, |sets| sets.nfds() as i32);
-        let Some(sets) = sets.filter(|sets| sets.concern_us() && is_valid()) else {
-            // SAFETY: passed on.
-            return unsafe { real::select(nfds, read, write, except, time) };
-        };
-        let left = timeout().map(|t| Duration::new(t.tv_sec as u64, 0) + Duration::from_micros(t.tv_usec as u64));
-        let start = sys::now_ns();
-        let result = multiplex::select(sets, left, SignalMask::NONE);
-        if let Some(left) = left {
-            let left = left.saturating_sub(Duration::from_nanos(sys::now_ns() - start));
-            // SAFETY: Linux writes the remaining time back.
-            unsafe {
-                (*time).tv_sec = left.as_secs() as i64;
-                (*time).tv_usec = i64::from(left.subsec_micros());
-            }
+        // musl asks Linux with a copy of the time.
+        let of_musl = if real::is_musl() { argument(time).value() } else { None };
+        // SAFETY: the program's own call.
+        let result = unsafe { select_by_number(nfds, [read, write, except], time) };
+        if let Some(before) = of_musl {
+            argument(time).set(0, before);
         }
-        answer(result) as i32
+        result
     }
 
     fn pselect(nfds: i32, read: *mut c_void, write: *mut c_void, except: *mut c_void, time: *const libc::timespec, mask: Mask) -> i32 {
@@ -1127,6 +1162,39 @@ export! {
         }
         wait_in(epfd, events, max, || limit().map(duration), mask, plain)
     }
+}
+
+/// `select` as Linux has it, which writes the time that is left back.
+///
+/// # Safety
+/// As `select`.
+pub(crate) unsafe fn select_by_number(
+    nfds: i32,
+    [read, write, except]: [*mut c_void; 3],
+    time: *mut libc::timeval,
+) -> i32 {
+    // SAFETY: null or the program's time.
+    let timeout = || unsafe { time.as_ref() };
+    let is_valid = || timeout().is_none_or(|t| t.tv_sec >= 0 && t.tv_usec >= 0);
+    let sets = fd_sets(nfds, read, write, except);
+    let nfds = sets.map_or(nfds, |sets| sets.nfds() as i32);
+    let Some(sets) = sets.filter(|sets| sets.concern_us() && is_valid()) else {
+        // SAFETY: passed on.
+        return unsafe { real::select(nfds, read, write, except, time) };
+    };
+    let left = timeout()
+        .map(|t| Duration::new(t.tv_sec as u64, 0) + Duration::from_micros(t.tv_usec as u64));
+    let start = sys::now_ns();
+    let result = multiplex::select(sets, left, SignalMask::NONE);
+    if let Some(left) = left {
+        let left = left.saturating_sub(Duration::from_nanos(sys::now_ns() - start));
+        // SAFETY: the program's time, which was read before.
+        unsafe {
+            (*time).tv_sec = left.as_secs() as i64;
+            (*time).tv_usec = i64::from(left.subsec_micros());
+        }
+    }
+    answer(result) as i32
 }
 
 /// `epoll_wait` and its kin. `timeout` is asked for when the kernel has taken it, or is not to
@@ -1255,19 +1323,9 @@ export! {
         forget_stale(unsafe { real::open(path, flags, mode) })
     }
 
-    fn open64(path: *const c_char, flags: i32, mode: u32) -> i32 {
-        // SAFETY: passed on.
-        forget_stale(unsafe { real::open64(path, flags, mode) })
-    }
-
     fn openat(at: i32, path: *const c_char, flags: i32, mode: u32) -> i32 {
         // SAFETY: passed on.
         forget_stale(unsafe { real::openat(at, path, flags, mode) })
-    }
-
-    fn openat64(at: i32, path: *const c_char, flags: i32, mode: u32) -> i32 {
-        // SAFETY: passed on.
-        forget_stale(unsafe { real::openat64(at, path, flags, mode) })
     }
 
     fn timerfd_create(clock: i32, flags: i32) -> i32 {
@@ -1342,5 +1400,7 @@ alias! {
     fn __select = select(nfds: i32, read: *mut c_void, write: *mut c_void, except: *mut c_void, time: *mut libc::timeval) -> i32;
     fn __pipe = pipe(fds: *mut i32) -> i32;
     fn __open = open(path: *const c_char, flags: i32, mode: u32) -> i32;
-    fn __open64 = open64(path: *const c_char, flags: i32, mode: u32) -> i32;
+    fn open64 = open(path: *const c_char, flags: i32, mode: u32) -> i32;
+    fn __open64 = open(path: *const c_char, flags: i32, mode: u32) -> i32;
+    fn openat64 = openat(at: i32, path: *const c_char, flags: i32, mode: u32) -> i32;
 }

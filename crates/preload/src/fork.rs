@@ -14,17 +14,31 @@
 //! each `close` would have to ask the kernel who it is that closes.
 
 use crate::errno::{errno, quietly, set_errno};
-use crate::real::{self, Begin};
+use crate::real::{self, Begin, Name};
 use core::cell::Cell;
 use core::ffi::c_void;
 use sidestep_socket::polling::epoll;
 use sidestep_socket::process::children;
 use sidestep_socket::program::fork;
 
-/// Has libc's `fork` call us.
+/// Has libc's `fork` call us, by `pthread_atfork`, which is no function of glibc's file but a call of another one.
 pub(crate) fn watch() {
-    // SAFETY: the handlers live as long as the library, which is never unloaded.
-    unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+    type Handler = unsafe extern "C" fn();
+    type Register = unsafe extern "C" fn(Handler, Handler, Handler, *const c_void) -> i32;
+    let name = if real::is_musl() { c"pthread_atfork" } else { c"__register_atfork" };
+    let address = Name::new(name).address();
+    if address.is_null() {
+        return sidestep_socket::log!(
+            Error,
+            "libc has no {name:?}: children of a fork use connections as if they were alone"
+        );
+    }
+    // SAFETY: both have this signature, glibc's with an object at whose end the handlers go, which is
+    // none. They live as long as the library, which is never unloaded.
+    unsafe {
+        let register: Register = core::mem::transmute(address);
+        register(before, in_parent, in_child, core::ptr::null());
+    }
 }
 
 /// What this thread is doing.

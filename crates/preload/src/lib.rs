@@ -10,8 +10,11 @@
 //! `lending` is no name of libc's: it shows the gateway where bytes lie.
 //!
 //! No function here allocates, or changes `errno` on success. What unwinds through
-//! them is the cancellation of a thread; panics abort.
+//! them is the cancellation of a thread (`cancel` has how musl's threads end); panics abort.
+//!
+//! The one file is for programs of glibc and of musl: `build.rs` has how it is linked for that, `real` knows which it is.
 
+mod cancel;
 mod cookie;
 mod duplicate;
 mod errno;

@@ -3,10 +3,27 @@
 //! The program's own calls go on to the next object that defines the name
 //! (`RTLD_NEXT`), so that other preloaded libraries keep working. Names are looked
 //! up when the library starts; one that is called even before is looked up then.
+//!
+//! It is glibc or musl. Both have the kernel's numbers and, but for what [`is_musl`] is asked about, the same structs.
 
 use crate::errno::set_errno;
 use core::ffi::{CStr, c_void};
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+static IS_MUSL: AtomicBool = AtomicBool::new(false);
+
+/// Whether the program has musl.
+#[inline]
+pub(crate) fn is_musl() -> bool {
+    IS_MUSL.load(Ordering::Relaxed)
+}
+
+/// Finds out which libc the program has, and where its names are.
+pub(crate) fn find() {
+    let is_glibc = !Name::new(c"gnu_get_libc_version").find().is_null();
+    IS_MUSL.store(!is_glibc, Ordering::Relaxed);
+    find_all();
+}
 
 /// One name of libc.
 pub(crate) struct Name {
@@ -35,10 +52,24 @@ impl Name {
     }
 }
 
-/// Declares libc functions: `real::send(fd, …)` calls the next `send`. One that
-/// this libc lacks answers -1 with `ENOSYS`.
+/// The answer of a function that this libc lacks: the system call's, if Linux has one, else -1 with `ENOSYS`.
+macro_rules! lacking {
+    ($result:ty) => {{
+        set_errno(libc::ENOSYS);
+        -1i8 as $result
+    }};
+    ($result:ty, $number:ident($($word:expr),*)) => {{
+        let words = [$($word as usize),*];
+        let word = |place: usize| words.get(place).copied().unwrap_or(0);
+        // SAFETY: the caller's promise.
+        unsafe { syscall(libc::$number, word(0), word(1), word(2), word(3), word(4), word(5)) as $result }
+    }};
+}
+
+/// Declares libc functions: `real::send(fd, …)` calls the next `send`. For one that this libc lacks it makes the
+/// system call behind `=`.
 macro_rules! names {
-    ($(fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
+    ($(fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty $(= $number:ident$words:tt)?;)*) => {
         #[allow(non_upper_case_globals)]
         mod table {
             use super::Name;
@@ -53,7 +84,7 @@ macro_rules! names {
         }
 
         /// Looks every name up.
-        pub(crate) fn find_all() {
+        fn find_all() {
             $(table::$name.find();)*
         }
 
@@ -67,8 +98,7 @@ macro_rules! names {
             pub(crate) unsafe fn $name($($arg: $type),*) -> $result {
                 let address = table::$name.address();
                 if address.is_null() {
-                    set_errno(libc::ENOSYS);
-                    return -1i8 as $result;
+                    return lacking!($result $(, $number$words)?);
                 }
                 type Function = unsafe extern "C-unwind" fn($($type),*) -> $result;
                 // SAFETY: libc defines the name with this signature.
@@ -106,7 +136,7 @@ names! {
     fn accept4(fd: i32, address: Address, len: Length, flags: i32) -> i32;
     fn close(fd: i32) -> i32;
     fn _exit(status: i32) -> i32;
-    fn close_range(first: u32, last: u32, flags: i32) -> i32;
+    fn close_range(first: u32, last: u32, flags: i32) -> i32 = SYS_close_range(first, last, flags);
     fn shutdown(fd: i32, how: i32) -> i32;
     fn dup(fd: i32) -> i32;
     fn dup2(old: i32, new: i32) -> i32;
@@ -117,8 +147,10 @@ names! {
     fn write(fd: i32, at: *const c_void, len: usize) -> isize;
     fn readv(fd: i32, list: Iov, count: i32) -> isize;
     fn writev(fd: i32, list: Iov, count: i32) -> isize;
-    fn preadv2(fd: i32, list: Iov, count: i32, offset: i64, flags: i32) -> isize;
-    fn pwritev2(fd: i32, list: Iov, count: i32, offset: i64, flags: i32) -> isize;
+    fn preadv2(fd: i32, list: Iov, count: i32, offset: i64, flags: i32) -> isize
+        = SYS_preadv2(fd, list, count, offset, 0, flags);
+    fn pwritev2(fd: i32, list: Iov, count: i32, offset: i64, flags: i32) -> isize
+        = SYS_pwritev2(fd, list, count, offset, 0, flags);
     fn recv(fd: i32, at: *mut c_void, len: usize, flags: i32) -> isize;
     fn recvfrom(fd: i32, at: *mut c_void, len: usize, flags: i32, from: Address, size: Length)
         -> isize;
@@ -153,15 +185,14 @@ names! {
     fn epoll_ctl(epfd: i32, operation: i32, fd: i32, event: Events) -> i32;
     fn epoll_wait(epfd: i32, events: Events, max: i32, timeout: i32) -> i32;
     fn epoll_pwait(epfd: i32, events: Events, max: i32, timeout: i32, mask: Mask) -> i32;
-    fn epoll_pwait2(epfd: i32, events: Events, max: i32, time: Time, mask: Mask) -> i32;
+    fn epoll_pwait2(epfd: i32, events: Events, max: i32, time: Time, mask: Mask) -> i32
+        = SYS_epoll_pwait2(epfd, events, max, time, mask, size_of::<u64>());
     fn pipe(fds: *mut i32) -> i32;
     fn pipe2(fds: *mut i32, flags: i32) -> i32;
     fn socketpair(domain: i32, kind: i32, protocol: i32, fds: *mut i32) -> i32;
     fn eventfd(count: u32, flags: i32) -> i32;
     fn open(path: Path, flags: i32, mode: u32) -> i32;
-    fn open64(path: Path, flags: i32, mode: u32) -> i32;
     fn openat(at: i32, path: Path, flags: i32, mode: u32) -> i32;
-    fn openat64(at: i32, path: Path, flags: i32, mode: u32) -> i32;
     fn timerfd_create(clock: i32, flags: i32) -> i32;
     fn signalfd(fd: i32, mask: Mask, flags: i32) -> i32;
     fn fdopen(fd: i32, mode: Path) -> *mut libc::FILE;
@@ -176,7 +207,8 @@ names! {
     fn execvp(file: Path, arguments: Texts) -> i32;
     fn execvpe(file: Path, arguments: Texts, environment: Texts) -> i32;
     fn fexecve(fd: i32, arguments: Texts, environment: Texts) -> i32;
-    fn execveat(at: i32, path: Path, arguments: Texts, environment: Texts, flags: i32) -> i32;
+    fn execveat(at: i32, path: Path, arguments: Texts, environment: Texts, flags: i32) -> i32
+        = SYS_execveat(at, path, arguments, environment, flags);
     fn posix_spawn(child: *mut i32, path: Path, actions: Listed, attributes: Attributes, arguments: Texts, environment: Texts)
         -> i32;
     fn posix_spawnp(child: *mut i32, file: Path, actions: Listed, attributes: Attributes, arguments: Texts, environment: Texts)

@@ -3,9 +3,10 @@
 //! They exist before any socket does. When such a connection is put under number 0, 1 or 2
 //! (as inetd and its children do), the variables are pointed to [cookie streams](cookie) on that
 //! number, which serve whatever is under it later, too. C++'s `cin` and `cout` have looked at the
-//! variables before; they need `std::ios::sync_with_stdio(false)` to be served.
+//! variables before; they need `std::ios::sync_with_stdio(false)` to be served. musl's variables cannot be written, but
+//! its streams can become like those.
 
-use crate::cookie;
+use crate::{cookie, real};
 use sidestep_proto::fallback::{ProgramDid, Reason};
 use sidestep_socket::program::hand_over;
 use sidestep_socket::table::descriptors;
@@ -45,6 +46,9 @@ pub(crate) fn note_standard(fd: i32) {
         let file = cookie::open(fd, mode.as_ptr());
         if file.is_null() {
             return;
+        }
+        if real::is_musl() {
+            return cookie::imitate(*place, file);
         }
         if fd == 2 {
             libc::setvbuf(file, core::ptr::null_mut(), libc::_IONBF, 0);

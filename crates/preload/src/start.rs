@@ -1,8 +1,8 @@
 //! Before the program's first constructor.
 
-use crate::{fork, real, standard_streams};
+use crate::{cancel, fork, real, standard_streams};
 use core::ffi::{CStr, c_char};
-use sidestep_device::sys::SignalMask;
+use sidestep_device::sys::{self, SignalMask};
 use sidestep_socket::connection::sleep::Sleeps;
 use sidestep_socket::process::options::{self, Options};
 use sidestep_socket::process::{filter, loan, reload};
@@ -13,18 +13,29 @@ use sidestep_socket::program::bundle;
 #[unsafe(link_section = ".init_array")]
 static START: unsafe extern "C" fn(i32, *const *const c_char, *const *const c_char) = start;
 
+unsafe extern "C" {
+    static environ: *const *const c_char;
+}
+
 /// No threads, and no files or descriptors of ours: everything else waits for the first
 /// TCP connection, which may have been inherited.
 ///
 /// # Safety
-/// Called by glibc's loader, which passes the program's arguments and environment.
-/// (libc itself has not run yet, so `getenv` knows nothing.)
+/// Called by the loader. glibc's passes the program's arguments and environment. (libc itself has not run
+/// yet, so `environ` and `getenv` know nothing.)
 unsafe extern "C" fn start(_: i32, _: *const *const c_char, environment: *const *const c_char) {
     std::panic::set_hook(Box::new(abort));
-    real::find_all();
+    real::find();
+    // Looked up now: a signal handler may ask first.
+    let _ = sys::is_single_threaded();
     sidestep_socket::connection::sleep::sleep_in(SLEEPS);
     loan::note_owner();
-    // SAFETY: the loader's environment block.
+    let environment = match real::is_musl() {
+        // SAFETY: musl's loader passes nothing, and has set it before.
+        true => unsafe { environ },
+        false => environment,
+    };
+    // SAFETY: the program's environment block.
     let [options, sources] =
         [options::VARIABLE, reload::VARIABLE].map(|name| unsafe { variable(environment, name) });
     let options = Options::parse(options, program_name());
@@ -36,17 +47,18 @@ unsafe extern "C" fn start(_: i32, _: *const *const c_char, environment: *const 
 }
 
 /// Where threads sleep: in the program's libc, whose calls are cancellation points.
-const SLEEPS: Sleeps = Sleeps { recv, ppoll };
+const SLEEPS: Sleeps = Sleeps { recv, ppoll, look_for_cancel: cancel::look };
 
 fn recv(fd: i32, bytes: &mut [u8], flags: i32) -> isize {
     // SAFETY: the slice is writable.
-    unsafe { real::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), flags) }
+    cancel::below_us(|| unsafe { real::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), flags) })
 }
 
 fn ppoll(entries: &mut [libc::pollfd], time: Option<&libc::timespec>, mask: SignalMask) -> i32 {
     let time = time.map_or(core::ptr::null(), core::ptr::from_ref);
+    let (at, count) = (entries.as_mut_ptr(), entries.len() as u64);
     // SAFETY: the slice is writable, the time can be read, and `SignalMask` is null or a set.
-    unsafe { real::ppoll(entries.as_mut_ptr(), entries.len() as u64, time, mask.as_ptr()) }
+    cancel::below_us(|| unsafe { real::ppoll(at, count, time, mask.as_ptr()) })
 }
 
 /// A panic is a bug of ours, which must be loud and must not unwind into a program

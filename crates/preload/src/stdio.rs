@@ -7,7 +7,7 @@ use crate::{cookie, duplicate, real};
 use core::ffi::{c_char, c_int};
 use sidestep_socket::table::descriptors;
 
-/// Bits of the first word of `struct _IO_FILE`: `_IO_NO_READS`, `_IO_NO_WRITES`.
+/// Bits of the first word of `struct _IO_FILE`: `_IO_NO_READS` and `_IO_NO_WRITES` of glibc, `F_NORD` and `F_NOWR` of musl.
 const NO_READS: c_int = 4;
 const NO_WRITES: c_int = 8;
 

@@ -222,7 +222,7 @@ unsafe fn old_select([nfds, read, write, except, time, _]: Words) -> Option<i64>
         if !concerns_us || !is_time::<libc::timeval>(time) {
             return None;
         }
-        Some(i64::from(exports::select(nfds, read, write, except, time as _)))
+        Some(i64::from(exports::select_by_number(nfds, [read, write, except], time as _)))
     }
 }
 

@@ -49,9 +49,14 @@ pub(crate) fn static_program(stage: &Stage<'_>) -> Result<String> {
     echo(stage, &program, "calls", &Expected::stranger("statically linked"))
 }
 
+/// The library is for both, and each of the two may be either side.
 pub(crate) fn musl(stage: &Stage<'_>) -> Result<String> {
-    let dynamic = compile(stage, "musl-gcc", "musl", &[])?;
-    echo(stage, &dynamic, "calls", &Expected::stranger("musl"))?;
+    let moved = Expected { diagnosis: "musl", claim: Claim::Smc, reason: "" };
+    let program = compile(stage, "musl-gcc", "musl", &[])?;
+    echo(stage, &program, "calls", &moved).context("musl and glibc")?;
+    echo(stage, &program, "number", &moved).context("musl and glibc, by number")?;
+    let both = |words: &[&str]| command(stage, &program, "calls", words);
+    converse(stage, launch::free_port()?, Claim::Smc, "", &both, &both).context("musl and musl")?;
     let program = compile(stage, "musl-gcc", "musl-static", &["-static"])?;
     echo(stage, &program, "calls", &Expected::stranger("statically linked"))
 }

@@ -21,6 +21,7 @@ mod generate;
 mod help;
 mod host_report;
 mod ip_filter;
+mod libcs;
 mod monitoring;
 mod rdma;
 mod record;

@@ -160,7 +160,7 @@ pub(crate) fn connect(port: &str) -> TcpStream {
 }
 
 /// `libsidestep.so` of this build. None, with a printed line, if cargo cannot build it here.
-fn library() -> Option<&'static Path> {
+pub(crate) fn library() -> Option<&'static Path> {
     static LIBRARY: OnceLock<Option<PathBuf>> = OnceLock::new();
     let build = || {
         let directory = Path::new(env!("CARGO_BIN_EXE_sidestep")).parent().unwrap();

@@ -1,5 +1,6 @@
 //! Sleeping in the functions of libc, as the program's own calls do.
 
+use crate::Answer;
 use core::sync::atomic::AtomicU32;
 use core::time::Duration;
 use sidestep_device::confinement;
@@ -8,13 +9,15 @@ use std::sync::OnceLock;
 
 /// The functions of libc in which threads sleep on the program's descriptors. They
 /// are cancellation points: `pthread_cancel` ends them by unwinding the stack, and
-/// what a sleeper holds is therefore held by guards.
+/// what a sleeper holds is therefore held by guards. Or they fail with `ECANCELED`, and the sleeper returns with it.
 #[derive(Clone, Copy)]
 pub struct Sleeps {
     /// `recv`.
     pub recv: fn(i32, &mut [u8], i32) -> isize,
     /// `ppoll`.
     pub ppoll: fn(&mut [libc::pollfd], Option<&libc::timespec>, SignalMask) -> i32,
+    /// `pthread_testcancel`, for sleeps that libc does not know.
+    pub look_for_cancel: fn() -> Answer<()>,
 }
 
 static SLEEPS: OnceLock<Sleeps> = OnceLock::new();
@@ -54,6 +57,14 @@ pub(crate) fn ppoll(
     let before = sys::libc_errno();
     let n = (sleeps.ppoll)(entries, time.as_ref(), sigmask);
     usize::try_from(n).map_err(|_| Errno(sys::replace_libc_errno(before)))
+}
+
+/// A cancellation point, behind a sleep that libc does not know.
+///
+/// # Errors
+/// `ECANCELED`, where cancelling does not unwind.
+pub(super) fn look_for_cancel() -> Answer<()> {
+    SLEEPS.get().map_or(Ok(()), |sleeps| (sleeps.look_for_cancel)())
 }
 
 /// Sleeps on a futex as Linux does in a socket call without a time-out: a handler with

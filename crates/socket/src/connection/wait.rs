@@ -241,7 +241,7 @@ fn nap(end: &End<'_>, limit: Option<u64>, ends: bool, ready: &dyn Fn() -> bool) 
         true => sys::futex_wait(word, seen, Some(time)),
         false => sleep::restarting_nap(word, seen, time),
     };
-    sys::test_cancel();
+    sleep::look_for_cancel()?;
     let is_over = matches!(slept, Err(Errno(libc::ETIMEDOUT)));
     let mut governor = end.sock.receive_wait.recall();
     governor.napped(!is_over);
@@ -260,7 +260,7 @@ fn queue_behind_sleeper(slot: &Slot, ready: &dyn Fn() -> bool) -> Answer<()> {
     } else {
         sleep::restarting_nap(&slot.turn, turn, QUEUE_NAP)
     };
-    sys::test_cancel();
+    sleep::look_for_cancel()?;
     match slept {
         Err(Errno(libc::EINTR)) => Err(libc::EINTR),
         _ => Ok(()),
@@ -296,7 +296,7 @@ fn sleep_once(file: File<'_>, deadline: Option<u64>) -> Answer<()> {
 fn sleep_restarting(end: &End<'_>, ready: &dyn Fn() -> bool) -> Answer<()> {
     match end.file().sleep(|fd| sleep::recv_byte(fd, libc::MSG_PEEK)) {
         Ok(_) => Ok(()),
-        Err(Errno(errno @ (libc::EINTR | libc::EAGAIN))) => Err(errno),
+        Err(Errno(errno @ (libc::EINTR | libc::EAGAIN | libc::ECANCELED))) => Err(errno),
         Err(Errno(errno)) if end.file().is_gone() => {
             if ready() {
                 Ok(())
@@ -538,7 +538,7 @@ fn sleep_until_room(end: &End<'_>, producer: u64, sleep: Sleep) -> Answer<()> {
         Ok(0)
     };
     wants.fetch_and(!wanted::FUTEX, Ordering::Relaxed);
-    sys::test_cancel();
+    sleep::look_for_cancel()?;
     match slept {
         Err(Errno(libc::EINTR)) => Err(libc::EINTR),
         // There is no sleep under a strict filter, and no question but a bell, as TCP would be

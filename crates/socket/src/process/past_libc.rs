@@ -23,8 +23,17 @@ static HAS_LIBSECCOMP: AtomicBool = AtomicBool::new(false);
 
 /// Objects that call the kernel because that is what they are for. Their calls on the
 /// program's behalf go through us; liburing's do by [`crate::program::uring`].
-const KNOWN: [&[u8]; 6] =
-    [b"ld-linux", b"libc.so.", b"libpthread.so.", b"librt.so.", b"liburing.so.", b"linux-vdso.so."];
+const KNOWN: [&[u8]; 8] = [
+    b"ld-linux",
+    b"libc.so.",
+    b"libpthread.so.",
+    b"librt.so.",
+    // musl, under its loader's name or Alpine's for it as a library.
+    b"ld-musl-",
+    b"libc.musl-",
+    b"liburing.so.",
+    b"linux-vdso.so.",
+];
 
 /// Whether the program has libseccomp, by which it can install a filter of system calls.
 pub(super) fn has_libseccomp() -> bool {

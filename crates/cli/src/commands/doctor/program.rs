@@ -25,7 +25,11 @@ pub(super) fn checks(name: &OsStr) -> Vec<Check> {
                 Check::ok("interpreter", finding)
             }));
             checks.push(match &examination.obstacle {
-                None => Check::ok("preloadable", "dynamically linked with glibc"),
+                None => {
+                    let libc = examination.libc.map(|libc| format!(" with {libc}"));
+                    let finding = format!("dynamically linked{}", libc.unwrap_or_default());
+                    Check::ok("preloadable", finding)
+                }
                 Some(obstacle) => {
                     Check::fail("preloadable", obstacle.to_string(), obstacle.advice())
                 }
