@@ -33,7 +33,7 @@ static const int ordinary[] = {
 static const int to_pause[] = {
     SYS_clock_nanosleep, SYS_openat, SYS_sched_yield,
 #if defined(__x86_64__) && !defined(__GLIBC__)
-    SYS_open, SYS_fcntl, SYS_readv,
+    SYS_open, SYS_fcntl, SYS_readv, SYS_nanosleep,
 #endif
 };
 

@@ -213,6 +213,8 @@ names! {
         -> i32;
     fn posix_spawnp(child: *mut i32, file: Path, actions: Listed, attributes: Attributes, arguments: Texts, environment: Texts)
         -> i32;
+    fn posix_spawn_file_actions_addchdir_np(actions: *mut libc::posix_spawn_file_actions_t, path: Path) -> i32;
+    fn posix_spawn_file_actions_addfchdir_np(actions: *mut libc::posix_spawn_file_actions_t, fd: i32) -> i32;
     fn system(command: Path) -> i32;
     fn popen(command: Path, kind: Path) -> *mut libc::FILE;
     fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> i32;

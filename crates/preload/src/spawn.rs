@@ -3,8 +3,10 @@
 //! The child that libc makes runs none of our code before its `exec`. So a bundle is made
 //! in the parent for each connection in shared memory that stays open, and the child puts
 //! it in place by *file actions*, which run there before all that the program has asked for.
-//! `popen` and `system` take no file actions, and those of musl are not known: there the bundles lie
-//! beside, and the new program finds them.
+//! `popen` and `system` take no file actions: there the bundles lie beside, and the
+//! new program finds them.
+
+mod musl;
 
 use crate::real;
 use core::ffi::c_char;
@@ -45,7 +47,7 @@ const _: () = assert!(size_of::<Actions>() == size_of::<libc::posix_spawn_file_a
 type Texts = *const *const c_char;
 type Listed = *const libc::posix_spawn_file_actions_t;
 
-/// Whether file actions look as we believe: glibc's do, musl's are another list.
+/// Whether file actions look as we believe.
 fn is_layout_known() -> bool {
     static IS_KNOWN: OnceLock<bool> = OnceLock::new();
     *IS_KNOWN.get_or_init(ask_for_layout)
@@ -165,11 +167,15 @@ unsafe fn spawn(listed: Listed, call: impl Fn(Listed) -> i32) -> i32 {
     if !concerns_us {
         return call(listed);
     }
+    bundle::give_all_plain();
+    if real::is_musl() {
+        // SAFETY: the caller's promise.
+        let answer = unsafe { musl::spawn(listed, &call) };
+        return answer.unwrap_or_else(|| call(listed));
+    }
     if !is_layout_known() {
-        let _beside = Beside::lay_out();
         return call(listed);
     }
-    bundle::give_all_plain();
     // SAFETY: null or the program's object, whose layout was just found out.
     let theirs = unsafe {
         match listed.cast::<Actions>().as_ref() {

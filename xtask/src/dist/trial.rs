@@ -17,7 +17,13 @@ use crate::{debian, user};
 /// Debian 12 and Debian 13.
 const SUITES: [&str; 2] = ["bookworm", "trixie"];
 /// What the script uses, and a system that people administer has.
-const INCLUDED: &str = "--include=python3-minimal,man-db,systemd,iproute2";
+const INCLUDED: [&str; 2] =
+    ["--variant=minbase", "--include=python3-minimal,man-db,systemd,iproute2"];
+/// Debian 11: the library is for its glibc 2.31, the command is not.
+const OLD_SUITE: &str = "bullseye";
+/// A program, and no package manager to keep it.
+const OLD_INCLUDED: [&str; 2] =
+    ["--variant=extract", "--include=libc6,libgcc-s1,coreutils,python3-minimal"];
 /// Which of this machine's sources is Debian's own archive, as apt tells.
 const ARCHIVE: [&str; 4] =
     ["Created-By: Packages", "Origin: Debian", "Label: Debian", "Component: main"];
@@ -37,10 +43,13 @@ pub(super) fn run(repo: &Path, subjects: &Subjects<'_>) -> Result<()> {
     debian::ensure(&["mmdebstrap", "systemd-container", "lintian"])?;
     lint(subjects.first)?;
     for suite in SUITES {
-        let system = System::make(repo, suite)?;
+        let system = System::make(repo, suite, INCLUDED)?;
         system.try_packages(repo, subjects).with_context(|| format!("on Debian {suite}"))?;
         println!("{suite}: installed, upgraded, purged");
     }
+    let system = System::make(repo, OLD_SUITE, OLD_INCLUDED)?;
+    let glibc = system.try_library(repo, subjects.first).context("on Debian bullseye")?;
+    println!("{OLD_SUITE}: two programs of {glibc} talk through shared memory");
     Ok(())
 }
 
@@ -73,7 +82,7 @@ struct System {
 }
 
 impl System {
-    fn make(repo: &Path, suite: &str) -> Result<Self> {
+    fn make(repo: &Path, suite: &str, included: [&str; 2]) -> Result<Self> {
         let directory = place::scratch_dir(repo, "dist-systems")?;
         let archive = directory.join(format!("{suite}.tar"));
         if !archive.exists() {
@@ -81,7 +90,8 @@ impl System {
             let unfinished = archive.with_extension("tar.new");
             said_by(
                 Command::new("mmdebstrap")
-                    .args(["--variant=minbase", INCLUDED, "--format=tar", suite])
+                    .args(included)
+                    .args(["--format=tar", suite])
                     .arg(&unfinished)
                     .arg(mirror()?),
             )?;
@@ -108,6 +118,23 @@ impl System {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Has two programs of the system talk, with the library of a package that is not installed there. Returns
+    /// which C library that was.
+    fn try_library(&self, repo: &Path, package: &Path) -> Result<String> {
+        said_by(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&self.root))?;
+        for directory in ["proc", "trial"] {
+            fs::create_dir_all(self.root.join(directory))?;
+        }
+        let scripts = repo.join("tests/e2e");
+        fs::copy(scripts.join("packaged.py"), self.root.join("trial/packaged.py"))?;
+        said_by(
+            Command::new("unshare")
+                .args(["--mount", "--net", "timeout", "300", "sh"])
+                .arg(scripts.join("old_glibc.sh"))
+                .arg(&self.root),
+        )
     }
 
     fn try_packages(&self, repo: &Path, subjects: &Subjects<'_>) -> Result<()> {
