@@ -5,6 +5,7 @@ mod distributor;
 mod filter;
 mod generate;
 mod host_report;
+mod interval;
 mod log;
 mod service;
 mod subject;
@@ -248,7 +249,7 @@ pub(crate) struct StatsArgs {
         value_name = "SECONDS",
         num_args = 0..=1,
         default_missing_value = "1",
-        value_parser = parse_seconds
+        value_parser = interval::parse_seconds
     )]
     pub(crate) watch: Option<f64>,
 
@@ -267,20 +268,9 @@ pub(crate) struct StatsArgs {
         value_name = "TIME",
         default_value = "60s",
         requires = "record",
-        value_parser = parse_interval
+        value_parser = interval::parse_time
     )]
     pub(crate) every: Duration,
-}
-
-fn parse_interval(text: &str) -> Result<Duration, String> {
-    let time = bench::parse_time(text)?;
-    let is_possible = (0.1..=86_400.0).contains(&time.as_secs_f64());
-    is_possible.then_some(time).ok_or_else(|| "use a time from 100ms to 24h".into())
-}
-
-fn parse_seconds(text: &str) -> Result<f64, String> {
-    let seconds = text.parse().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
-    seconds.ok_or_else(|| "use a number of seconds from 0.1 to 86400".into())
 }
 
 /// The arguments of `sidestep why`.

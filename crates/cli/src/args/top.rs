@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
+use super::interval;
+
 /// The arguments of `sidestep top`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -47,7 +49,7 @@ pub(crate) enum SortColumn {
 }
 
 fn parse_every(text: &str) -> Result<Duration, String> {
-    super::parse_seconds(text).map(Duration::from_secs_f64)
+    interval::parse_seconds(text).map(Duration::from_secs_f64)
 }
 
 const EXAMPLES: &str = "\

@@ -12,6 +12,7 @@
 //! start. Decisions and recommendations are of the last hour either way.
 
 mod advice;
+mod facts;
 mod gain;
 mod page;
 mod servers;
@@ -32,8 +33,7 @@ use super::record::{self, Records};
 use super::ss;
 use crate::args::HostReportArgs;
 use crate::output;
-use advice::Advice;
-use gain::Gain;
+use facts::{Facts, Moment};
 use servers::Servers;
 
 /// Writes the page; 1 if there cannot be one, otherwise 0.
@@ -60,31 +60,6 @@ enum ReportError {
     Measurement(#[from] ReadError),
     #[error(transparent)]
     Output(#[from] OutputError),
-}
-
-/// All that the page tells.
-struct Facts {
-    host: String,
-    kernel: String,
-    at: String,
-    /// What each program has had, by its name.
-    activities: BTreeMap<String, Activity>,
-    /// What records say, in the order of time; empty: there are none.
-    timeline: Vec<Moment>,
-    gains: Vec<Gain>,
-    /// Whether a measurement was given, whatever it fits.
-    is_measured: bool,
-    advice: Vec<Advice>,
-    /// What is missing on the page.
-    notes: Vec<String>,
-}
-
-/// An interval of a record.
-struct Moment {
-    at: String,
-    seconds: f64,
-    ring_bytes: u64,
-    tcp_bytes: u64,
 }
 
 fn report(args: &HostReportArgs) -> Result<(), ReportError> {
@@ -124,7 +99,7 @@ fn read_records(paths: &[PathBuf]) -> Result<Records, ReportError> {
     for path in paths {
         let records = record::read(path)
             .map_err(|error| ReportError::Record { path: path.clone(), error })?;
-        if records.all.is_empty() && records.unread > 0 {
+        if records.all.is_empty() {
             return Err(ReportError::NoRecord(path.clone()));
         }
         all.all.extend(records.all);
@@ -148,16 +123,6 @@ fn of_programs(snapshot: &Snapshot) -> BTreeMap<String, Activity> {
         activities.entry(program.program.clone()).or_default().add(&Activity::of(&program.totals));
     }
     activities
-}
-
-impl Moment {
-    fn of(record: &record::Record) -> Self {
-        let mut all = Activity::default();
-        record.programs.values().for_each(|activity| all.add(activity));
-        let ring_bytes = all.ring_bytes_sent;
-        let tcp_bytes = all.bytes_sent.saturating_sub(ring_bytes);
-        Self { at: record.at.clone(), seconds: record.seconds, ring_bytes, tcp_bytes }
-    }
 }
 
 fn notes(snapshot: &Snapshot, records: &Records) -> Vec<String> {

@@ -2,8 +2,7 @@
 //! `--watch` how fast that grows, and with `--record` a file of that.
 
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use sidestep_gateway::status::Status;
@@ -13,15 +12,18 @@ use thiserror::Error;
 use super::ss;
 use crate::args::StatsArgs;
 use crate::output;
+use interrupt::Interrupt;
+use recorder::RecordError;
 
 mod figures;
+mod interrupt;
 mod recorder;
 mod report;
 
 /// Prints the statistics and says with which status to exit.
 pub(crate) fn execute(args: &StatsArgs) -> i32 {
     let outcome = match (&args.record, args.watch) {
-        (Some(path), _) => recorder::record(path, args.every),
+        (Some(path), _) => recorder::record(path, args.every).map_err(StatsError::from),
         (None, Some(seconds)) => watch(args, Duration::from_secs_f64(seconds)),
         (None, None) => once(args),
     };
@@ -47,11 +49,8 @@ enum StatsError {
     Stranger(u32),
     #[error("process {0} runs another version of Sidestep: ask with the `sidestep` of that one")]
     OtherVersion(u32),
-    #[error(
-        "cannot record in {}: {error}; name another file, or a directory that exists and is yours",
-        .path.display()
-    )]
-    Record { path: PathBuf, error: io::Error },
+    #[error(transparent)]
+    Record(#[from] RecordError),
     #[error("cannot write the statistics: {0}")]
     Output(io::Error),
 }
@@ -108,39 +107,4 @@ fn watch(args: &StatsArgs, every: Duration) -> Result<(), StatsError> {
         (programs, taken, lines) = (now, at, lines + 1);
     }
     Ok(())
-}
-
-/// Ctrl-C ends a watch between two lines, as success.
-struct Interrupt;
-
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-extern "C" fn on_interrupt(_: libc::c_int) {
-    INTERRUPTED.store(true, Ordering::Relaxed);
-}
-
-impl Interrupt {
-    fn catch() {
-        let handler = on_interrupt as extern "C" fn(libc::c_int);
-        // SAFETY: the handler only stores to an atomic. `signal` restarts calls, `poll` excepted.
-        unsafe {
-            libc::signal(libc::SIGINT, handler as libc::sighandler_t);
-            libc::signal(libc::SIGTERM, handler as libc::sighandler_t);
-        }
-    }
-
-    fn has_not_come_within(time: Duration) -> bool {
-        let end = Instant::now() + time;
-        while !INTERRUPTED.load(Ordering::Relaxed) {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return true;
-            }
-            // Short enough that a signal between the look above and the sleep does not wait.
-            let ms = left.as_millis().clamp(1, 200) as libc::c_int;
-            // SAFETY: no descriptors.
-            unsafe { libc::poll(std::ptr::null_mut(), 0, ms) };
-        }
-        false
-    }
 }

@@ -68,7 +68,9 @@ fn a_bundle_has_what_it_says_and_no_secret() {
         assert!(said.contains(name.as_str()), "{name} is not told: {said}");
         let text = String::from_utf8_lossy(contents);
         assert!(!has(contents, "PLANTED"), "{name}: {text}");
-        if name.ends_with(".json") && !["links.json", "devices.json"].contains(&name.as_str()) {
+        // No gateway has links, and the programs at another's port may have ended.
+        let may_complain = ["links", "devices", "why"].iter().any(|it| name.starts_with(it));
+        if name.ends_with(".json") && !may_complain {
             serde_json::from_slice::<Value>(contents).unwrap_or_else(|_| panic!("{name}: {text}"));
         }
     }

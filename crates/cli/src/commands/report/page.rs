@@ -9,8 +9,8 @@ use std::fmt::Display;
 use maud::{Markup, html};
 use sidestep_modeler::report::page::Page;
 
+use super::facts::{Facts, Moment};
 use super::gain::Gain;
-use super::{Facts, Moment};
 use crate::commands::activity::Activity;
 use crate::commands::ss::bytes;
 use crate::output::Escaped;

@@ -5,28 +5,41 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use sidestep_observe::{Program, StateId, Watch, Watched};
+use thiserror::Error;
 
-use super::{Interrupt, StatsError};
+use super::interrupt::Interrupt;
 use crate::commands::activity::Activity;
 use crate::commands::descriptors;
 use crate::commands::record::{self, Record};
 use crate::output;
 
+/// Why there is no record.
+#[derive(Debug, Error)]
+pub(super) enum RecordError {
+    #[error("cannot list /proc: {0}")]
+    Processes(io::Error),
+    #[error(
+        "cannot record in {}: {error}; name another file, or a directory that exists and is yours",
+        .path.display()
+    )]
+    File { path: PathBuf, error: io::Error },
+}
+
 /// Records until a signal comes, which ends it between two lines, as success.
-pub(super) fn record(path: &Path, every: Duration) -> Result<(), StatsError> {
-    let unwritable = |error| StatsError::Record { path: path.to_owned(), error };
+pub(super) fn record(path: &Path, every: Duration) -> Result<(), RecordError> {
+    let unwritable = |error| RecordError::File { path: path.to_owned(), error };
     drop(record::open(path).map_err(unwritable)?);
     descriptors::allow_as_many_as_may_be();
     Interrupt::catch();
-    let mut recorder = Recorder::begin().map_err(StatsError::Processes)?;
+    let mut recorder = Recorder::begin().map_err(RecordError::Processes)?;
     let mut is_failing = false;
     loop {
         let goes_on = Interrupt::has_not_come_within(every);
-        recorder.look().map_err(StatsError::Processes)?;
+        recorder.look().map_err(RecordError::Processes)?;
         match recorder.write(path) {
             Ok(()) => is_failing = false,
             Err(error) if !goes_on => return Err(unwritable(error)),

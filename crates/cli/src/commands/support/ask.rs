@@ -8,7 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::Source;
+use super::parts::Source;
+use super::redact;
 
 /// Asks this program.
 pub(super) struct Asker {
@@ -22,13 +23,13 @@ impl Asker {
         std::env::current_exe().map(|program| Self { program })
     }
 
-    /// What it says. An answer of errors is an answer, too.
+    /// What it says, without secrets. An answer of errors is an answer, too.
     pub(super) fn ask(&self, source: &Source) -> String {
         match source {
             Source::Command(words) => self
                 .command(words)
                 .unwrap_or_else(|error| format!("sidestep {}: {error}\n", words.join(" "))),
-            Source::Files(paths) => paths.iter().map(|path| file(path)).collect(),
+            Source::Files(paths) => paths.iter().map(|path| redact::text(&file(path))).collect(),
         }
     }
 
@@ -45,8 +46,8 @@ impl Asker {
         ];
         let is_over = ends_in_time(&mut child)?;
         let [said, errors] = readers.map(|it| it.and_then(|it| it.join().ok()).unwrap_or_default());
-        let mut text = said;
-        text += &errors;
+        // Each by itself: a complaint behind a document would make it none.
+        let mut text = redact::text(&said) + &redact::text(&errors);
         if !is_over {
             let _ = writeln!(text, "(ended: it took longer than {} s)", TIME.as_secs());
         }
@@ -107,6 +108,9 @@ mod tests {
     fn what_a_command_says_and_complains_is_what_it_answers() {
         let words = ["-c", "echo said; echo complained >&2; exit 3"].map(str::to_owned);
         assert_eq!(asker("/bin/sh").ask(&Source::Command(words.into())), "said\ncomplained\n");
+        let words = ["-c", "echo '{\"token\":\"x\"}'; echo complained >&2"].map(str::to_owned);
+        let told = asker("/bin/sh").ask(&Source::Command(words.into()));
+        assert_eq!(told, "{\n  \"token\": \"(left out)\"\n}\ncomplained\n");
         let gone = asker("/nowhere").ask(&Source::Command(vec!["doctor".into()]));
         assert!(gone.starts_with("sidestep doctor: No such file"), "{gone}");
     }

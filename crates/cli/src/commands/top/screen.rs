@@ -140,7 +140,7 @@ mod tests {
         }
 
         /// The program has left the other screen and the terminal is as it was.
-        fn is_given_back(mut self) {
+        fn assert_given_back(mut self) {
             self.wait_for(LEAVE);
             self.child.wait().unwrap();
             assert!(!self.is_raw());
@@ -169,22 +169,22 @@ mod tests {
     }
 
     #[test]
-    fn a_key_ends_it_and_the_terminal_is_given_back() {
+    fn a_key_ends_it_and_the_terminal_assert_given_back() {
         let mut terminal = Terminal::start("live");
         terminal.wait_for("drawn");
         assert!(terminal.shown.contains(ENTER) && terminal.is_raw());
         terminal.ours.write_all(b"q").unwrap();
-        terminal.is_given_back();
+        terminal.assert_given_back();
     }
 
     #[test]
-    fn signals_end_it_and_the_terminal_is_given_back() {
+    fn signals_end_it_and_the_terminal_assert_given_back() {
         for signal in [SIGTERM, SIGINT, SIGHUP] {
             let mut terminal = Terminal::start("live");
             terminal.wait_for("drawn");
             // SAFETY: a child that has not been waited for.
             unsafe { libc::kill(terminal.child.id() as libc::pid_t, signal) };
-            terminal.is_given_back();
+            terminal.assert_given_back();
         }
     }
 
@@ -194,6 +194,6 @@ mod tests {
         terminal.wait_for("as it is meant to");
         let left = terminal.shown.find(LEAVE).expect("the screen is left");
         assert!(left < terminal.shown.find("as it is meant to").unwrap());
-        terminal.is_given_back();
+        terminal.assert_given_back();
     }
 }
