@@ -7,6 +7,7 @@
 //! What a machine lacks is said and counts as skipped.
 
 mod cases;
+mod containers;
 mod demotion;
 mod distant;
 mod distributor;

@@ -219,6 +219,19 @@ const LANES: &[lanes::Lane] = &[
     ],
     &[
         &["posix"],
+        // What is different there: cancellation, streams, `posix_spawn`, structs.
+        &[
+            "posix",
+            "--libc",
+            "musl",
+            "--only",
+            "preloaded",
+            "exec",
+            "poll",
+            "rights",
+            "stdio",
+            "threads",
+        ],
         &["operations", "--always"],
         &["hostile"],
         &["compat", "--short"],

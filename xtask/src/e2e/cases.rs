@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::stage::{Mix, Stage};
 use super::{
-    demotion, distant, distributor, figures, filter, hosts, learning, metrics, outsiders,
-    pid_namespaces, policy, reload, tcp_option, tls, units, versions, vip,
+    containers, demotion, distant, distributor, figures, filter, hosts, learning, metrics,
+    outsiders, pid_namespaces, policy, reload, tcp_option, tls, units, versions, vip,
 };
 use crate::bench::launch::{self, Dialogue, Transport};
 use crate::bench::place;
@@ -109,6 +109,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("namespaces-users", &["ip", "setpriv", "python3"], distant::users),
     Case::alone("namespaces-roots", &["ip", "python3"], distant::roots),
     Case::alone("namespaces-pnet", &["ip", "python3"], distant::pnet_ids),
+    Case::alone("podman", &["podman", "crun", "gcc", "musl-gcc", "unshare", "ss"], containers::pod),
     Case::alone("container", &["ip", "setpriv", "unshare", "python3"], distant::container),
     Case::alone("hosts", &["ip", "python3", "tshark"], hosts::echo),
     Case::alone("hosts-names", &["ip", "python3"], hosts::names),

@@ -236,7 +236,12 @@ fn diagnose(doctor: &mut Command, diagnosis: &str) -> Result<()> {
 }
 
 /// Builds the program in one of its variants.
-fn compile(stage: &Stage<'_>, compiler: &str, variant: &str, flags: &[&str]) -> Result<PathBuf> {
+pub(super) fn compile(
+    stage: &Stage<'_>,
+    compiler: &str,
+    variant: &str,
+    flags: &[&str],
+) -> Result<PathBuf> {
     let made = stage.house.scratch.join(format!("outsider-{variant}"));
     place::compile_with(compiler, &stage.house.scripts.join("outsider.c"), made, flags)
 }

@@ -1,4 +1,4 @@
-//! The arguments of `sidestep generate`: what a package makes of the command line itself.
+//! The arguments of `sidestep generate`: what a package makes of the command line itself, and container runtimes of the library.
 
 use std::path::PathBuf;
 
@@ -29,10 +29,23 @@ pub(crate) enum GenerateCommand {
         #[arg(value_name = "SHELL", hide_possible_values = true)]
         shell: Shell,
     },
+    /// Print a CDI specification: containers with the device sidestep.dev/smc=all run under Sidestep
+    #[command(after_help = CDI_EXAMPLES)]
+    Cdi,
 }
+
+const CDI_EXAMPLES: &str = "\
+The device sidestep.dev/smc=all is for containers with networks of their own, and needs the agent.
+Containers that share a network, as those of a pod do, need sidestep.dev/smc=pod, and no agent.
+Options are those of the machine's configuration; write the file again when that changes.
+
+Examples:
+  sidestep generate cdi > /etc/cdi/sidestep.json
+  podman run --device sidestep.dev/smc=all IMAGE";
 
 const EXAMPLES: &str = "\
 Examples:
   sidestep generate man /usr/local/share/man/man1
   sidestep generate completions bash > /etc/bash_completion.d/sidestep
-  source <(sidestep generate completions zsh)";
+  source <(sidestep generate completions zsh)
+  sidestep generate cdi > /etc/cdi/sidestep.json";

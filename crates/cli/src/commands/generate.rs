@@ -1,6 +1,7 @@
-//! `sidestep generate`: manual pages and completions, made from the command line that this program has.
+//! `sidestep generate`: manual pages and completions, made from the command line that this program has, and what
+//! container runtimes read ([`cdi`]).
 //!
-//! A package runs it once, when it is built. So neither can tell of an option that is not there.
+//! A package runs it for the first two once, when it is built. So neither can tell of an option that is not there.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -13,6 +14,8 @@ use clap_mangen::roff::{Roff, roman};
 
 use crate::args::{Args, GenerateArgs, GenerateCommand};
 use crate::output;
+
+mod cdi;
 
 const MANUAL: &str = "Sidestep";
 /// The first words of paragraphs of the help for which a manual page has a section.
@@ -38,14 +41,17 @@ pub(crate) fn execute(args: &GenerateArgs) -> i32 {
     let written = match &args.command {
         GenerateCommand::Man { directory } => write_pages(directory),
         GenerateCommand::Completions { shell } => print_completions(*shell),
+        GenerateCommand::Cdi => match cdi::specification() {
+            Ok(specification) => output::print(&format!("{specification:#}\n")).map(|_| ()),
+            Err(error) => return failed(error),
+        },
     };
-    match written {
-        Ok(()) => 0,
-        Err(error) => {
-            output::complain("generate", error);
-            1
-        }
-    }
+    written.map_or_else(failed, |()| 0)
+}
+
+fn failed(error: impl std::fmt::Display) -> i32 {
+    output::complain("generate", error);
+    1
 }
 
 fn print_completions(shell: Shell) -> io::Result<()> {

@@ -10,9 +10,9 @@ use thiserror::Error;
 
 use crate::applied::{self, SOURCES_VARIABLE};
 use crate::args::{LogArg, RunArgs};
-use crate::config::{self, ConfigError, Configuration};
+use crate::config::{self, Candidate, ConfigError, Configuration};
 use crate::library::{self, LibraryError, PRELOAD_VARIABLE};
-use crate::options::{OPTIONS_VARIABLE, Settings};
+use crate::options::{OPTIONS_VARIABLE, Options, Settings};
 use crate::output;
 use crate::preloadable::{self, Caller, Examination, Obstacle};
 use crate::program::{self, ProgramError};
@@ -133,6 +133,29 @@ struct Wishes {
     sources: String,
 }
 
+/// What the machine's file says, for the programs of a container. It has a filter of system calls, of the runtime's,
+/// which lets pass what the library calls; and a file system of its own, without the log.
+///
+/// # Errors
+///
+/// The machine's file has a mistake.
+pub(super) fn options_for_container() -> Result<Options, ConfigError> {
+    let (_, configuration) = configuration_of_machine()?;
+    let of_container = Settings { trust_filters: Some(true), ..Settings::default() };
+    let options = of_container.or(configuration.settings).into_options();
+    Ok(Options { log_file: None, ..options })
+}
+
+/// Neither the files nor the variables of the user who asks are a service's.
+fn configuration_of_machine() -> Result<(Vec<Candidate>, Configuration), ConfigError> {
+    let candidates = config::candidates(None, |_| None);
+    let (configuration, errors) = Configuration::of(candidates.clone());
+    match errors.into_iter().next() {
+        Some(error) => Err(error),
+        None => Ok((candidates, configuration)),
+    }
+}
+
 /// The variables with which a service begins, but for the library's own: what the machine's file says, and that a
 /// filter is trusted if the service begins under one.
 ///
@@ -142,12 +165,7 @@ struct Wishes {
 pub(super) fn variables_for_service(
     is_filter_trusted: bool,
 ) -> Result<Vec<(String, String)>, ConfigError> {
-    // Neither the files nor the variables of the user who enables it are the service's.
-    let candidates = config::candidates(None, |_| None);
-    let (configuration, errors) = Configuration::of(candidates.clone());
-    if let Some(error) = errors.into_iter().next() {
-        return Err(error);
-    }
+    let (candidates, configuration) = configuration_of_machine()?;
     let of_unit =
         Settings { trust_filters: is_filter_trusted.then_some(true), ..Settings::default() };
     let sources = applied::sources(&candidates, &configuration, &of_unit);

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use serde_json::{Value, json};
+
 use crate::help::check_text;
 use crate::support::{Place, outcome};
 
@@ -75,4 +77,30 @@ fn of_generate() {
     let (status, text, _) = outcome(place.sidestep(None).args(["generate", "--help"]));
     assert_eq!(status, Some(0));
     check_text("help-generate.txt", &text);
+}
+
+#[test]
+fn a_container_is_given_the_library_and_the_agent() {
+    let place = Place::new();
+    let Some(library) = place.library() else {
+        return;
+    };
+    let (status, text, errors) = outcome(place.sidestep(Some(&library)).args(["generate", "cdi"]));
+    assert_eq!((status, errors.as_str()), (Some(0), ""));
+    let specification: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(specification["kind"], "sidestep.dev/smc");
+    let edits = |device: usize| &specification["devices"][device]["containerEdits"];
+    let variables = edits(0)["env"].as_array().unwrap();
+    assert_eq!(variables[0], "LD_PRELOAD=/usr/lib/sidestep/libsidestep.so");
+    let options = variables[1].as_str().unwrap();
+    assert!(options.starts_with("SIDESTEP_OPTIONS=mode=smc "), "{options}");
+    assert!(options.contains(" filters=trust"), "{options}");
+    let mounts = |device| {
+        let mounts = edits(device)["mounts"].as_array().unwrap().iter();
+        mounts.map(|mount| (mount["hostPath"].clone(), mount["containerPath"].clone())).collect()
+    };
+    let own = (json!(place.path()), json!("/usr/lib/sidestep"));
+    let agent = (json!("/run/sidestep"), json!("/run/sidestep"));
+    let (all, pod): (Vec<_>, Vec<_>) = (mounts(0), mounts(1));
+    assert_eq!((all, pod), (vec![own.clone(), agent], vec![own]));
 }

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use goblin::elf::Elf;
 use goblin::elf::sym::STB_GLOBAL;
+use goblin::elf::symver::VerdefSection;
+use goblin::elf::{Elf, Sym};
 
 use crate::talk;
 
@@ -17,7 +18,7 @@ type Version = (u32, u32);
 
 /// The names that a loader has to find, lest it refuses the program.
 fn needed_names(library: &Elf<'_>) -> Vec<String> {
-    let needed = library.dynsyms.iter().filter(|name| name.is_import());
+    let needed = library.dynsyms.iter().filter(Sym::is_import);
     let needed = needed.filter(|name| name.st_bind() == STB_GLOBAL);
     needed.map(|name| library.dynstrtab.get_at(name.st_name).unwrap().to_owned()).collect()
 }
@@ -25,7 +26,7 @@ fn needed_names(library: &Elf<'_>) -> Vec<String> {
 /// The names that a libc has, each with the release by which it has been there. That of musl is always the same.
 fn names_of(libc: &Elf<'_>) -> BTreeMap<String, Version> {
     let text = |at| libc.dynstrtab.get_at(at).unwrap_or_default();
-    let versions = libc.verdef.iter().flat_map(|section| section.iter());
+    let versions = libc.verdef.iter().flat_map(VerdefSection::iter);
     let versions: BTreeMap<u16, Version> = versions
         .filter_map(|version| {
             Some((version.vd_ndx, release(text(version.iter().next()?.vda_name))?))

@@ -38,6 +38,8 @@ struct Actions {
 
 const _: () = assert!(size_of::<Actions>() == size_of::<libc::posix_spawn_file_actions_t>());
 
+type Listed = *const libc::posix_spawn_file_actions_t;
+
 /// An object of libc's, and the bundles that it names.
 struct Made {
     actions: Actions,
@@ -152,10 +154,7 @@ fn is_layout_known() -> bool {
 ///
 /// # Safety
 /// `listed` is null or file actions of musl's.
-pub(super) unsafe fn spawn(
-    listed: super::Listed,
-    call: impl Fn(super::Listed) -> i32,
-) -> Option<i32> {
+pub(super) unsafe fn spawn(listed: Listed, call: impl Fn(Listed) -> i32) -> Option<i32> {
     let mut made = Some(()).filter(|()| is_layout_known()).and_then(|()| Made::new())?;
     made.add_bundles();
     // SAFETY: the caller's promise, and the layout was found out.
