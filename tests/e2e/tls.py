@@ -124,8 +124,8 @@ with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as listener:
 """
 
 
-def client(port, said):
-    program = under_sidestep("python3", "-c", CLIENT, str(port))
+def client(port, said, program=CLIENT):
+    program = under_sidestep("python3", "-c", program, str(port))
     out, err = program.communicate(said, PATIENCE)
     assert program.returncode < 128 and b"Traceback" not in err, err
     return program.returncode, out
@@ -344,6 +344,47 @@ def servers_that_are_not_who_they_should_be():
     refused_server("right", "", "the peer refuses: alert", "-Verify", "1")
 
 
+# A client that asks the resolver for what its server is called, and connects to what it was told.
+BY_NAME = CLIENT.replace('socket.create_connection(("127.0.0.1", int(sys.argv[1])), 15)', "resolve()").replace(
+    "import socket, sys", """
+import socket, sys
+def resolve():
+    found = RESOLVE
+    connection = socket.socket()
+    connection.connect((found, int(sys.argv[1])))
+    return connection
+""")
+GETADDRINFO = 'socket.getaddrinfo("{}", None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]'
+GETHOSTBYNAME = 'socket.gethostbyname_ex("{}")[2][0]'
+
+
+@test
+def a_server_is_called_what_the_program_has_resolved():
+    """`localhost` is the name that every host resolves without a network."""
+    for version, resolve in (("1.2", GETADDRINFO), ("1.3", GETADDRINFO), ("1.3", GETHOSTBYNAME)):
+        port = free_port()
+        rules = outbound(port, f'versions = ["{version}"]', "resolved") + inbound(port, certificate="local")
+        with Gateway(rules):
+            program = server(port)
+            said = client(port, b"hello\n", BY_NAME.replace("RESOLVE", resolve.format("localhost")))
+            out, err = program.communicate(timeout=PATIENCE)
+            assert (said, out) == ((0, b"hello\n"), b"hello\n"), (said, out, err)
+
+
+@test
+def a_name_that_was_not_resolved_is_no_name():
+    for resolve, certificate, words in (
+            ('"127.0.0.1"', "local", "has not resolved a name"),
+            (GETADDRINFO.format("127.0.0.1"), "local", "bad_certificate (42)"),
+            (GETADDRINFO.format("localhost"), "right", "bad_certificate (42)")):
+        port = free_port()
+        with Gateway(outbound(port, name="resolved")), OpenSsl(port, certificate):
+            status, heard = client(port, SECRET + b"\n", BY_NAME.replace("RESOLVE", resolve))
+            # ENOTCONN of a call that is no I/O, where the reset has come before.
+            assert status in (104, 107) and heard == b"", (resolve, status, heard)
+            assert words in why(port), (resolve, why(port))
+
+
 @test
 def servers_that_cannot_what_they_should():
     old = ("-tls1_1", "-cipher", "ALL:@SECLEVEL=0")
@@ -478,6 +519,7 @@ def main():
     issue("ended", "ca", "DNS:a.example", "-days", "-1")
     issue("unknown", "other", "DNS:a.example")
     issue("open", "ca", "DNS:a.example")
+    issue("local", "ca", "DNS:localhost")
     chosen = sys.argv[3:]
     for function in TESTS:
         if not chosen or function.__name__ in chosen:

@@ -23,7 +23,8 @@ use rustix::net::{
 use rustix::process::geteuid;
 use sidestep_wire::RmbeSize;
 use sidestep_wire::hand_over::{
-    EMITTED_LEN_MAX, Greeting, HandOver, Message, RuleName, gateway_name, replaced_name,
+    EMITTED_LEN_MAX, Greeting, HandOver, Message, ResolvedName, RuleName, gateway_name,
+    replaced_name,
 };
 use sidestep_wire::host_control::Side;
 
@@ -59,6 +60,8 @@ pub(crate) struct Offer {
     pub(crate) rmbe: RmbeSize,
     /// By which TLS is to protect it, the library says.
     pub(crate) rule: Option<RuleName>,
+    /// What the program has asked for to find the peer, the library says.
+    pub(crate) resolved: Option<Box<ResolvedName>>,
     /// N.
     pub(crate) connection: Foreign<TcpStream>,
     pub(crate) uid: u32,
@@ -296,9 +299,9 @@ fn receive(line: &Line) -> Result<Request, Heard> {
     let nonsense = |what: String| Heard::Nonsense(what);
     // What it tells, or makes, is of all users.
     let is_operator = line.uid == 0 || line.uid == geteuid().as_raw();
-    let (hand_over, rule) = match Message::parse(&bytes[..len]) {
-        Ok(Message::HandOver(hand_over)) => (hand_over, None),
-        Ok(Message::Protect(hand_over, rule)) => (hand_over, Some(rule)),
+    let (hand_over, rule, resolved) = match Message::parse(&bytes[..len]) {
+        Ok(Message::HandOver(hand_over)) => (hand_over, None, None),
+        Ok(Message::Protect(it)) => (it.hand_over, Some(it.rule), it.resolved.map(Box::new)),
         Ok(Message::StatusRequest) if is_operator => return Ok(Request::Status),
         Ok(Message::RulesChanged) if is_operator => return Ok(Request::RulesChanged),
         Ok(Message::Replace) if is_operator => return Ok(Request::Replace),
@@ -309,7 +312,7 @@ fn receive(line: &Line) -> Result<Request, Heard> {
         return Err(nonsense("not one descriptor beside it".to_owned()));
     };
     let offer = Offer::new(hand_over, descriptor).map_err(|error| nonsense(error.to_string()))?;
-    Ok(Request::Carry(Offer { rule, ..offer }))
+    Ok(Request::Carry(Offer { rule, resolved, ..offer }))
 }
 
 impl Offer {
@@ -317,7 +320,8 @@ impl Offer {
     pub(crate) fn new(hand_over: HandOver, descriptor: Foreign) -> io::Result<Self> {
         let HandOver { side, port, rmbe } = hand_over;
         let uid = descriptor.uid();
-        Ok(Self { side, port, rmbe, rule: None, connection: connection(descriptor)?, uid })
+        let connection = connection(descriptor)?;
+        Ok(Self { side, port, rmbe, rule: None, resolved: None, connection, uid })
     }
 
     /// As it was handed over.

@@ -25,7 +25,7 @@ use sidestep_proto::link_group::{ADAPTERS_MAX, AdapterId};
 use sidestep_proto::rendezvous::hosts::{self, Exchange, LocalHost, Roce, Route, Versions};
 use sidestep_rdma::device::{Driven, Kind};
 use sidestep_rdma::soft::Succession;
-use sidestep_tls::Setup;
+use sidestep_tls::{Peer, Setup};
 use sidestep_wire::clc::Hostname;
 use sidestep_wire::hand_over::Message;
 use sidestep_wire::host_control::Side;
@@ -626,7 +626,7 @@ impl Gateway {
         &mut self,
         offer: Offer,
         h: TcpStream,
-        (setup, peer): (Setup, IpAddr),
+        (setup, peer): (Setup, Peer),
         now: Duration,
     ) {
         self.last_session += 1;

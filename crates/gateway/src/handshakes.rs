@@ -6,21 +6,20 @@
 //! the queue. What comes after the handshake costs microseconds and stays with the gateway's thread.
 
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use rustix::event::{EventfdFlags, eventfd};
-use sidestep_tls::{Failure, Session, Setup};
+use sidestep_tls::{Failure, Peer, Session, Setup};
 
 use crate::limits::HANDSHAKE_THREADS_MAX;
 
 /// What a thread is to do.
 enum Work {
     /// To begin a session: a client makes its keys then.
-    Begin(Setup, IpAddr),
+    Begin(Setup, Peer),
     /// To work on what a session has taken.
     Process(Box<Session>),
 }
@@ -65,7 +64,7 @@ impl Handshakes {
     }
 
     /// Has a session begun.
-    pub(crate) fn start(&self, number: u64, setup: Setup, peer: IpAddr) {
+    pub(crate) fn start(&self, number: u64, setup: Setup, peer: Peer) {
         // The threads live as long as this.
         let _ = self.work.send((number, Work::Begin(setup, peer)));
     }
@@ -95,7 +94,7 @@ fn serve(waiting: &Mutex<Receiver<(u64, Work)>>, tell: &Sender<Done>, bell: &Own
         let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok((number, work)) = next else { return };
         let (session, result) = match work {
-            Work::Begin(setup, peer) => match setup.begin(peer) {
+            Work::Begin(setup, peer) => match setup.begin(&peer) {
                 Ok(session) => (Some(Box::new(session)), Ok(())),
                 Err(failure) => (None, Err(failure)),
             },

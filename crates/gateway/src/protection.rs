@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 use std::fs;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,7 +19,7 @@ use rustls::time_provider::DefaultTimeProvider;
 use sidestep_proto::protection::{Role, RuleName, Subject};
 use sidestep_tls::failure::Alert;
 use sidestep_tls::rule::{Identity, Rule, Trust};
-use sidestep_tls::{Failure, Material, Setup, check, setup};
+use sidestep_tls::{Failure, Material, Peer, Setup, check, setup};
 use sidestep_wire::host_control::Side;
 
 use crate::control::Offer;
@@ -82,7 +82,7 @@ pub(crate) enum Verdict {
     /// No rule is about it.
     Plain,
     /// It is protected so, with this peer.
-    Protected(Setup, IpAddr),
+    Protected(Setup, Peer),
     /// It ends: its refusal is noted.
     Refused,
 }
@@ -101,7 +101,8 @@ impl Protection {
         let (name, words) = match (found, offer.rule) {
             (None, None) => return Verdict::Plain,
             (Some(Known { setup: Ok(setup), .. }), Some(_)) => {
-                return Verdict::Protected(setup.clone(), subject.peer);
+                let peer = Peer { address: subject.peer, resolved: offer.resolved.clone() };
+                return Verdict::Protected(setup.clone(), peer);
             }
             (Some(Known { setup: Err(words), .. }), Some(name)) => (name, words.clone()),
             (None, Some(name)) => (name, UNKNOWN.to_owned()),

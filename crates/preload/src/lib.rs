@@ -7,6 +7,7 @@
 //! stream that goes through the names above (a `cookie` stream), `duplicate` gives sockets other numbers, and
 //! `standard_streams` those of a program to a connection that is put under them. `spawn` sees to programs that libc begins by
 //! itself, `syscall` to calls by number, `seccomp` to filters of system calls, and `uring` to what liburing gives to the kernel.
+//! `resolver` notes which name has which address, for rules of TLS.
 //! `lending` is no name of libc's: it shows the gateway where bytes lie.
 //!
 //! No function here allocates, or changes `errno` on success. What unwinds through
@@ -23,6 +24,7 @@ mod exports;
 mod fork;
 mod lending;
 mod real;
+mod resolver;
 mod seccomp;
 mod spawn;
 mod standard_streams;

@@ -124,6 +124,8 @@ type Path = *const libc::c_char;
 type Listed = *const libc::posix_spawn_file_actions_t;
 type Attributes = *const libc::posix_spawnattr_t;
 type Texts = *const *const libc::c_char;
+type Text = *const libc::c_char;
+type Host = *mut libc::hostent;
 
 /// The function with which a child of `clone` begins; its result is the exit code.
 pub(crate) type Begin = unsafe extern "C" fn(*mut c_void) -> i32;
@@ -217,6 +219,14 @@ names! {
     fn posix_spawn_file_actions_addfchdir_np(actions: *mut libc::posix_spawn_file_actions_t, fd: i32) -> i32;
     fn system(command: Path) -> i32;
     fn popen(command: Path, kind: Path) -> *mut libc::FILE;
+    fn getaddrinfo(name: Text, service: Text, hints: *const libc::addrinfo, found: *mut *mut libc::addrinfo)
+        -> i32;
+    fn gethostbyname(name: Text) -> Host;
+    fn gethostbyname2(name: Text, family: i32) -> Host;
+    fn gethostbyname_r(name: Text, room: Host, at: *mut libc::c_char, len: usize, found: *mut Host, error: *mut i32)
+        -> i32;
+    fn gethostbyname2_r(name: Text, family: i32, room: Host, at: *mut libc::c_char, len: usize, found: *mut Host, error: *mut i32)
+        -> i32;
     fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> i32;
     fn syscall(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> i64;
 }

@@ -20,7 +20,7 @@ use arrayvec::ArrayVec;
 use core::fmt;
 use core::net::IpAddr;
 use ipnet::IpNet;
-pub use sidestep_wire::hand_over::{NotRuleName, RuleName};
+pub use sidestep_wire::hand_over::{NotRuleName, ResolvedName, RuleName};
 
 /// Rules, at most.
 pub const RULES_MAX: usize = 16;

@@ -39,6 +39,12 @@ pub enum Failure {
     /// The same before the connection was protected.
     #[error("the peer has ended TCP in the middle of the handshake")]
     Unfinished,
+    /// The rule wants the name that the program has resolved, and it is not known.
+    #[error(
+        "its program has not resolved a name to that address by the C library, or several; say in server_name \
+         for whom the server's certificate has to be"
+    )]
+    Unnamed,
     /// The handshake takes longer than it may.
     #[error("the handshake was not over in time")]
     TooLate,
@@ -153,7 +159,7 @@ impl Failure {
                 Some(*alert)
             }
             Self::Protocol { alert, .. } => *alert,
-            Self::Truncated | Self::Unfinished | Self::TooLate => None,
+            Self::Truncated | Self::Unfinished | Self::Unnamed | Self::TooLate => None,
         }
     }
 }

@@ -41,7 +41,7 @@ pub mod setup;
 pub use failure::Failure;
 pub use rule::Rule;
 pub use session::Session;
-pub use setup::{Material, Setup};
+pub use setup::{Material, Peer, Setup};
 
 #[cfg(feature = "aws-lc-rs")]
 use rustls::crypto::aws_lc_rs as cryptography;

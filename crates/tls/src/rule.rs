@@ -84,6 +84,8 @@ pub enum Expected {
     Name(PeerName),
     /// The address that the program has connected to.
     Address,
+    /// The name that the program has resolved to that address, or the address if it has asked for that.
+    Resolved,
 }
 
 /// The name of a peer: of DNS.
@@ -187,7 +189,8 @@ pub enum Inconsistent {
     /// There would be nothing that the certificate of the server is compared with.
     #[error(
         "has no server_name; add server_name = \"NAME\", for which the server's certificate has to be, \
-         or \"address\": for the address that programs connect to"
+         \"resolved\": for the name that the program has resolved, or \"address\": for the address that it \
+         connects to"
     )]
     NoServerName,
     /// A server is found by its certificate, whatever name it has.

@@ -12,7 +12,7 @@ use rustls::server::{ServerConfig, WebPkiClientVerifier};
 use rustls::time_provider::TimeProvider;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConnection, RootCertStore, ServerConnection, SupportedProtocolVersion};
-use sidestep_proto::protection::Role;
+use sidestep_proto::protection::{ResolvedName, Role};
 use thiserror::Error;
 
 use crate::client_names::NamedClients;
@@ -69,6 +69,15 @@ pub fn anchors(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, SetupError> {
     certificates(pem)
 }
 
+/// The other end of a connection, as far as this host knows it.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Where it is.
+    pub address: IpAddr,
+    /// What the program has asked for to find it: a domain name, or its address in numbers.
+    pub resolved: Option<Box<ResolvedName>>,
+}
+
 /// A rule that is ready.
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -111,21 +120,34 @@ impl Setup {
     ///
     /// # Errors
     ///
-    /// The cryptography has no random numbers.
-    pub fn begin(&self, peer: IpAddr) -> Result<Session, Failure> {
+    /// [`Failure::Unnamed`], or the cryptography has no random numbers.
+    pub fn begin(&self, peer: &Peer) -> Result<Session, Failure> {
         let connection = match &self.side {
             Side::Client(config) => {
-                let name = match &self.rule.server_name {
-                    Some(Expected::Name(name)) => name.server_name().clone(),
-                    // `check` has seen that there is one of the two.
-                    Some(Expected::Address) | None => ServerName::IpAddress(peer.into()),
-                };
-                ClientConnection::new(Arc::clone(config), name).map(Into::into)
+                ClientConnection::new(Arc::clone(config), self.server_name(peer)?).map(Into::into)
             }
             Side::Server(config) => ServerConnection::new(Arc::clone(config)).map(Into::into),
         };
         let connection = connection.map_err(|error| Failure::of(&error, &[]))?;
         Ok(Session::new(connection, self.rule.unclean_end))
+    }
+
+    /// Whom the certificate of this server has to be for.
+    fn server_name(&self, peer: &Peer) -> Result<ServerName<'static>, Failure> {
+        let address = ServerName::IpAddress(peer.address.into());
+        match &self.rule.server_name {
+            Some(Expected::Name(name)) => Ok(name.server_name().clone()),
+            Some(Expected::Resolved) => {
+                let resolved = peer.resolved.as_ref().ok_or(Failure::Unnamed)?;
+                match ServerName::try_from(resolved.as_str().to_owned()) {
+                    Ok(name @ ServerName::DnsName(_)) => Ok(name),
+                    Ok(_) => Ok(address),
+                    Err(_) => Err(Failure::Unnamed),
+                }
+            }
+            // `check` has seen that there is one of the three.
+            Some(Expected::Address) | None => Ok(address),
+        }
     }
 }
 
@@ -150,7 +172,7 @@ fn client(
         None => builder.with_no_client_auth(),
     };
     config.alpn_protocols = protocols(rule);
-    config.enable_sni = matches!(rule.server_name, Some(Expected::Name(_)));
+    config.enable_sni = rule.server_name != Some(Expected::Address);
     Ok(config)
 }
 

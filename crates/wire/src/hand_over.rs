@@ -61,10 +61,11 @@
 //! | TCP port of the library's end of H, not 0 | 14 | 2 |
 //! | bytes of the receive buffer (RMBE) that the program wants, a size of SMC-D | 16 | 4 |
 //!
-//! | Protect, 52 bytes | Off | Len |
+//! | Protect, 308 bytes | Off | Len |
 //! |---|---|---|
 //! | as of HandOver | 12 | 8 |
 //! | the name of the rule, with zeroes behind it | 20 | 32 |
+//! | the name that the program has resolved to the peer's address, with zeroes behind it; zeroes alone: there is none | 52 | 256 |
 //!
 //! | Judged, 16 bytes | Off | Len |
 //! |---|---|---|
@@ -132,10 +133,11 @@ mod handed {
 }
 
 mod protect {
-    use super::{Field, RULE_NAME_LEN_MAX};
+    use super::{Field, RESOLVED_NAME_ROOM, RULE_NAME_LEN_MAX};
 
-    pub(super) const LEN: usize = 52;
+    pub(super) const LEN: usize = 308;
     pub(super) const RULE: Field<RULE_NAME_LEN_MAX> = Field::new("Protect rule", 20);
+    pub(super) const RESOLVED: Field<RESOLVED_NAME_ROOM> = Field::new("Protect resolved name", 52);
 }
 
 mod judged {
@@ -195,13 +197,14 @@ pub fn replaced_name(process: u32) -> AddressName {
 
 /// A message of any kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "one at a time, on the stack, without an allocator")]
 pub enum Message {
     /// The gateway is there.
     Greeting(Greeting),
     /// A library hands a connection over.
     HandOver(HandOver),
-    /// A library hands over a connection that TLS is to protect, by the rule of this name.
-    Protect(HandOver, RuleName),
+    /// A library hands over a connection that TLS is to protect.
+    Protect(Protect),
     /// A command asks what the gateway has.
     StatusRequest,
     /// The answer lies beside it.
@@ -254,7 +257,7 @@ impl Message {
         Ok(match HEADER.parse(&reader)? {
             Kind::Greeting => Self::Greeting(Greeting::parse(&reader)?),
             Kind::HandOver => Self::HandOver(HandOver::parse(&reader)?),
-            Kind::Protect => Self::Protect(HandOver::parse(&reader)?, RuleName::parse(&reader)?),
+            Kind::Protect => Self::Protect(Protect::parse(&reader)?),
             Kind::StatusRequest => Self::StatusRequest,
             Kind::Status => Self::Status,
             Kind::RulesChanged => Self::RulesChanged,
@@ -288,10 +291,7 @@ impl Message {
             Self::HandOver(message) => {
                 return message.emit(Kind::HandOver, out).map(|_| HandOver::LEN);
             }
-            Self::Protect(message, rule) => {
-                message.emit(Kind::Protect, out)?.put(protect::RULE, rule.padded())?;
-                return Ok(protect::LEN);
-            }
+            Self::Protect(message) => return message.emit(out),
             Self::Receiver(address) => {
                 return put_address(Kind::Receiver, *address, out).map(|_| receiver::LEN);
             }
@@ -416,23 +416,120 @@ impl RuleName {
 
     fn parse(reader: &Reader<'_>) -> Result<Self, Error> {
         let bytes = reader.bytes(protect::RULE)?;
-        let len = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-        let (name, padding) = bytes.split_at(len);
-        let name = core::str::from_utf8(name).ok().and_then(|name| name.parse().ok());
-        name.filter(|_| padding.iter().all(|byte| *byte == 0))
+        unpadded(&bytes)
+            .and_then(|name| name.parse().ok())
             .ok_or(Error::Invalid { field: protect::RULE.name, value: bytes[0].into() })
-    }
-
-    fn padded(&self) -> [u8; RULE_NAME_LEN_MAX] {
-        let mut bytes = [0; RULE_NAME_LEN_MAX];
-        bytes[..self.0.len()].copy_from_slice(self.0.as_bytes());
-        bytes
     }
 }
 
 impl fmt::Display for RuleName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// Bytes of a name that a program resolves, at most: a domain name without the dot at its end.
+///
+/// *Source*: RFC 1035 §2.3.4.
+pub const RESOLVED_NAME_LEN_MAX: usize = 253;
+
+/// Bytes in which it stands, with at least one zero behind it.
+pub const RESOLVED_NAME_ROOM: usize = 256;
+
+/// What a program has asked libc for the address of: a domain name as the program wrote it, without the dot at its
+/// end, or an address in numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResolvedName(ArrayString<RESOLVED_NAME_LEN_MAX>);
+
+/// What such a name may look like.
+#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("a name that was resolved has 1 to 253 ASCII characters, and no spaces")]
+pub struct NotResolvedName;
+
+impl FromStr for ResolvedName {
+    type Err = NotResolvedName;
+
+    fn from_str(text: &str) -> Result<Self, NotResolvedName> {
+        let text = text.strip_suffix('.').unwrap_or(text);
+        if text.is_empty() || !text.bytes().all(|c| c.is_ascii_graphic()) {
+            return Err(NotResolvedName);
+        }
+        ArrayString::from(text).map(Self).map_err(|_| NotResolvedName)
+    }
+}
+
+impl ResolvedName {
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Reads what [`padded`](Self::padded) has written. `None`: it was something else.
+    #[must_use]
+    pub fn from_padded(bytes: &[u8; RESOLVED_NAME_ROOM]) -> Option<Self> {
+        unpadded(bytes)?.parse().ok()
+    }
+
+    /// The name with zeroes behind it.
+    #[must_use]
+    pub fn padded(&self) -> [u8; RESOLVED_NAME_ROOM] {
+        padded(&self.0)
+    }
+
+    /// `None`: zeroes alone.
+    fn parse(reader: &Reader<'_>) -> Result<Option<Self>, Error> {
+        let bytes = reader.bytes(protect::RESOLVED)?;
+        if bytes == [0; RESOLVED_NAME_ROOM] {
+            return Ok(None);
+        }
+        let name = Self::from_padded(&bytes);
+        let value = bytes[0].into();
+        name.map(Some).ok_or(Error::Invalid { field: protect::RESOLVED.name, value })
+    }
+}
+
+/// Text that is no longer than `N`, with zeroes behind it.
+fn padded<const N: usize>(text: &str) -> [u8; N] {
+    let mut bytes = [0; N];
+    bytes[..text.len()].copy_from_slice(text.as_bytes());
+    bytes
+}
+
+/// The text, if there are zeroes behind it and nothing else.
+fn unpadded(bytes: &[u8]) -> Option<&str> {
+    let len = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    let (text, padding) = bytes.split_at(len);
+    let is_padded = padding.iter().all(|byte| *byte == 0);
+    core::str::from_utf8(text).ok().filter(|_| is_padded)
+}
+
+/// From a library to the gateway: "TLS is to protect this connection".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Protect {
+    /// Which connection.
+    pub hand_over: HandOver,
+    /// The operator's rule that says so.
+    pub rule: RuleName,
+    /// What the program has asked for to find the peer, if it is known.
+    pub resolved: Option<ResolvedName>,
+}
+
+impl Protect {
+    fn parse(reader: &Reader<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            hand_over: HandOver::parse(reader)?,
+            rule: RuleName::parse(reader)?,
+            resolved: ResolvedName::parse(reader)?,
+        })
+    }
+
+    fn emit(&self, out: &mut [u8]) -> Result<usize, Error> {
+        let mut writer = self.hand_over.emit(Kind::Protect, out)?;
+        writer.put(protect::RULE, padded(self.rule.as_str()))?;
+        let resolved = self.resolved.as_ref().map_or([0; RESOLVED_NAME_ROOM], ResolvedName::padded);
+        writer.put(protect::RESOLVED, resolved)?;
+        Ok(protect::LEN)
     }
 }
 
@@ -605,7 +702,9 @@ const _: () = assert!(receiver::ADDRESS.at + 16 == receiver::LEN);
 const _: () = assert!(relay::LANE.at == receiver::LEN && relay::LANE.at + 1 == relay::RESERVED.at);
 const _: () = assert!(relay::RESERVED.at + 3 == Relay::LEN);
 const _: () = assert!(protect::RULE.at == HandOver::LEN);
-const _: () = assert!(protect::RULE.at + RULE_NAME_LEN_MAX == protect::LEN);
+const _: () = assert!(protect::RULE.at + RULE_NAME_LEN_MAX == protect::RESOLVED.at);
+const _: () = assert!(protect::RESOLVED.at + RESOLVED_NAME_ROOM == protect::LEN);
+const _: () = assert!(RESOLVED_NAME_LEN_MAX < RESOLVED_NAME_ROOM);
 const _: () = assert!(Relay::LEN <= EMITTED_LEN_MAX);
 const _: () = assert!(waiting::USER.at == HandOver::LEN && waiting::USER.at + 4 == waiting::LEN);
 const _: () = assert!(Greeting::LEN <= EMITTED_LEN_MAX && judged::LEN <= EMITTED_LEN_MAX);
@@ -625,9 +724,16 @@ mod tests {
     const WAITING: [u8; waiting::LEN] =
         *b"SSGW\0\x01\0\x0C\0\0\0\x18\x02\0\xC0\x01\0\x02\0\0\0\0\x03\xE9";
 
-    const PROTECT: [u8; protect::LEN] =
-        *b"SSGW\0\x01\0\x10\0\0\0\x34\x02\0\xC0\x01\0\x02\0\0logs\0\0\0\0\
+    const PROTECT_HEAD: [u8; protect::RESOLVED.at] =
+        *b"SSGW\0\x01\0\x10\0\0\x01\x34\x02\0\xC0\x01\0\x02\0\0logs\0\0\0\0\
         \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+
+    fn protect_with(resolved: &[u8]) -> [u8; protect::LEN] {
+        let mut bytes = [0; protect::LEN];
+        bytes[..PROTECT_HEAD.len()].copy_from_slice(&PROTECT_HEAD);
+        bytes[PROTECT_HEAD.len()..][..resolved.len()].copy_from_slice(resolved);
+        bytes
+    }
 
     fn emitted(message: &Message) -> std::vec::Vec<u8> {
         let mut out = [0xFF; EMITTED_LEN_MAX];
@@ -639,10 +745,16 @@ mod tests {
     fn messages_read_as_they_are_written() {
         let rmbe = RmbeSize::from_bytes(128 << 10).unwrap();
         let hand_over = HandOver { side: Side::Server, port: 0xC001, rmbe };
+        let protect = |resolved: Option<&str>| {
+            let (rule, resolved) =
+                ("logs".parse().unwrap(), resolved.map(|it| it.parse().unwrap()));
+            Message::Protect(Protect { hand_over, rule, resolved })
+        };
         for (message, bytes) in [
             (Message::Greeting(Greeting { port: 12_345, user: 1000 }), &GREETING[..]),
             (Message::HandOver(hand_over), &HAND_OVER[..]),
-            (Message::Protect(hand_over, "logs".parse().unwrap()), &PROTECT),
+            (protect(None), &protect_with(b"")),
+            (protect(Some("a.example")), &protect_with(b"a.example")),
             (Message::StatusRequest, b"SSGW\0\x01\0\x03\0\0\0\x0C"),
             (Message::Status, b"SSGW\0\x01\0\x04\0\0\0\x0C"),
             (Message::RulesChanged, b"SSGW\0\x01\0\x05\0\0\0\x0C"),
@@ -671,8 +783,9 @@ mod tests {
 
     #[test]
     fn what_is_cut_off_or_goes_on_is_refused() {
+        let protect = protect_with(b"a.example");
         for whole in
-            [&GREETING[..], &HAND_OVER[..], &RECEIVER[..], &RELAY[..], &WAITING[..], &PROTECT[..]]
+            [&GREETING[..], &HAND_OVER[..], &RECEIVER[..], &RELAY[..], &WAITING[..], &protect[..]]
         {
             for len in 0..whole.len() {
                 assert!(Message::parse(&whole[..len]).is_err(), "{len}");
@@ -684,7 +797,8 @@ mod tests {
 
     #[test]
     fn each_wrong_field_is_named() {
-        let changes: [(&[u8], usize, u8, &str); 12] = [
+        let protect = protect_with(b"a.example");
+        let changes: [(&[u8], usize, u8, &str); 15] = [
             (&GREETING, 0, b'X', "hand-over magic"),
             (&GREETING, 5, 2, "hand-over version"),
             (&GREETING, 7, 22, "hand-over kind"),
@@ -694,9 +808,12 @@ mod tests {
             (&HAND_OVER, 12, 3, "HandOver role"),
             (&HAND_OVER, 17, 3, "HandOver RMBE length"),
             (&HAND_OVER, 17, 0x20, "HandOver RMBE length"),
-            (&PROTECT, 20, 0, "Protect rule"),
-            (&PROTECT, 21, b' ', "Protect rule"),
-            (&PROTECT, 30, b'x', "Protect rule"),
+            (&protect, 20, 0, "Protect rule"),
+            (&protect, 21, b' ', "Protect rule"),
+            (&protect, 30, b'x', "Protect rule"),
+            (&protect, 52, 0, "Protect resolved name"),
+            (&protect, 53, b' ', "Protect resolved name"),
+            (&protect, 307, b'x', "Protect resolved name"),
         ];
         for (whole, at, value, name) in changes {
             let mut bytes = whole.to_vec();
@@ -729,6 +846,21 @@ mod tests {
             assert_eq!(text.parse::<RuleName>(), Err(NotRuleName), "{text}");
         }
         assert_eq!("Web_1-a".parse::<RuleName>().unwrap().as_str(), "Web_1-a");
+    }
+
+    #[test]
+    fn a_resolved_name_is_a_domain_name_or_an_address() {
+        let name = |text: &str| {
+            let name: Result<ResolvedName, _> = text.parse();
+            name.map(|it| std::string::String::from(it.as_str()))
+        };
+        assert_eq!(name("a.example."), Ok("a.example".into()));
+        assert_eq!(name("::1"), Ok("::1".into()));
+        let longest = "x".repeat(RESOLVED_NAME_LEN_MAX);
+        assert_eq!(name(&(longest.clone() + ".")), Ok(longest.clone()));
+        for text in ["", ".", "a b", "\u{e4}.example", &(longest + "y")] {
+            assert_eq!(name(text), Err(NotResolvedName), "{text}");
+        }
     }
 
     #[test]

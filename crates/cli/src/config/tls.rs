@@ -280,9 +280,10 @@ fn peer_name(value: &DeValue<'_>) -> Result<PeerName, String> {
 fn expected(value: &DeValue<'_>) -> Result<Expected, String> {
     match value.as_str() {
         Some("address") => Ok(Expected::Address),
+        Some("resolved") => Ok(Expected::Resolved),
         _ => peer_name(value)
             .map(Expected::Name)
-            .map_err(|message| format!("{message}, or \"address\"")),
+            .map_err(|message| format!("{message}, \"resolved\" or \"address\"")),
     }
 }
 
@@ -413,6 +414,21 @@ mod tests {
             let told = outbound(line);
             assert!(told.starts_with(&format!("tls.outbound.logs.{message}")), "{told}");
         }
+    }
+
+    #[test]
+    fn a_server_has_the_name_that_the_rule_says_or_the_program() {
+        for (value, expected) in [
+            ("a.example", Expected::Name("a.example".parse().unwrap())),
+            ("resolved", Expected::Resolved),
+            ("address", Expected::Address),
+        ] {
+            let text = format!("[tls.outbound.a]\nports = [1]\nserver_name = \"{value}\"\n");
+            assert_eq!(parse(&text).0.tls.unwrap()[0].server_name, Some(expected));
+        }
+        let told = first("[tls.outbound.a]\nports = [1]\nserver_name = \"10.0.0.1\"\n");
+        assert!(told.contains("`10.0.0.1` is not allowed; use a name of DNS"), "{told}");
+        assert!(told.ends_with("\"resolved\" or \"address\""), "{told}");
     }
 
     #[test]

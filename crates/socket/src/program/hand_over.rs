@@ -123,6 +123,7 @@ pub(super) fn conclude(fd: i32) {
 /// over one connection.
 pub(crate) fn after_fork_in_child() {
     LINE.lock.get().reset();
+    protection::after_fork_in_child();
     descriptors::for_each_sock(|fd, sock| {
         if sock.phase() == Phase::Offered {
             dead_end::close_off(fd);
@@ -176,7 +177,7 @@ fn open_session(sock: &Sock, fd: i32, side: Side) -> Option<(i32, Session)> {
         let session = describe(way, fd, side)?;
         let hand_over = HandOver { side, port: session.port, rmbe: sock.rmbe() };
         let message = match sock.rule() {
-            Some(at) => Message::Protect(hand_over, protection::name(at)?),
+            Some(at) => Message::Protect(protection::hand_over_by(at, hand_over, &session.peer)?),
             None => Message::HandOver(hand_over),
         };
         give(line, message, fd).map(|_| session)

@@ -16,15 +16,22 @@
 //! | time: a SYN with data in it (`MSG_FASTOPEN`) | EOPNOTSUPP, as where the host has no fast open |
 //!
 //! A connection that a rule has is not offered for SMC.
+//!
+//! What the program has asked libc for the address of goes with it ([`resolved`]): a rule may want that name in the
+//! server's certificate.
+
+mod resolved;
 
 use crate::process::options;
 use crate::process::tcp::{self, Name};
 use crate::rendezvous::gateway;
 use crate::table::sock::Sock;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
+use resolved::Resolved;
 use sidestep_device::sys::{self, Errno};
-use sidestep_proto::protection::{Decision, Role, RuleName, Subject};
+use sidestep_proto::protection::{Decision, ResolvedName, Role, Subject};
+use sidestep_wire::hand_over::{HandOver, Protect};
 
 /// `TCP_FASTOPEN_CONNECT` of `linux/tcp.h`: `connect` returns before it has connected.
 const FASTOPEN_CONNECT: i32 = 30;
@@ -32,6 +39,8 @@ const FASTOPEN_CONNECT: i32 = 30;
 /// Why a connection is refused that [`Decision::Unreadable`] is said of.
 const UNREADABLE: &str =
     "there are rules of TLS that this library cannot read, and one may have the connection";
+static RESOLVED: Resolved = Resolved::new();
+
 /// What helps: a program has the library with which it was started.
 const RESTART: &str = "restart the program, by the `sidestep` that has written the rules";
 
@@ -122,10 +131,25 @@ pub(super) fn accepted(sock: &Sock, fd: i32) -> Accepted {
     }
 }
 
-/// The name of the rule at this place. Where rules have changed since, it may be another one; the gateway looks whether
-/// that has the connection. `None`: there are fewer rules now.
-pub(super) fn name(at: usize) -> Option<RuleName> {
-    options::current().protection.get(at).map(|scope| scope.name)
+/// What the gateway is told of a connection that the rule at this place has. Where rules have changed since, it may be
+/// another one; the gateway looks whether that has the connection. `None`: there are fewer rules now.
+pub(super) fn hand_over_by(at: usize, hand_over: HandOver, peer: &Name) -> Option<Protect> {
+    let rule = options::current().protection.get(at)?.name;
+    let resolved = peer.address().and_then(|peer| RESOLVED.name_of(sys::tid(), peer.ip()));
+    Some(Protect { hand_over, rule, resolved })
+}
+
+/// libc has told the program that this name, as the program has written it, has these addresses.
+pub fn note_resolved(name: &[u8], addresses: impl Iterator<Item = IpAddr>) {
+    let name = || core::str::from_utf8(name).ok()?.parse::<ResolvedName>().ok();
+    if let Some(name) = concerns_clients().then(name).flatten() {
+        addresses.for_each(|address| RESOLVED.note(sys::tid(), address.to_canonical(), &name));
+    }
+}
+
+/// In the child of a fork: the thread that had the lock is the parent's.
+pub(crate) fn after_fork_in_child() {
+    RESOLVED.reset_lock();
 }
 
 fn decide(role: Role, port: u16, peer: SocketAddr) -> Decision {

@@ -12,7 +12,7 @@ use rustls::time_provider::TimeProvider;
 use sidestep_proto::protection::{Role, Scope};
 use sidestep_tls::rule::{Expected, Identity, Rule};
 use sidestep_tls::setup::{self, SetupError};
-use sidestep_tls::{Material, Setup};
+use sidestep_tls::{Material, Peer, Setup};
 
 /// When all of it takes place.
 #[derive(Debug)]
@@ -72,6 +72,12 @@ pub(crate) fn rule(role: Role) -> Rule {
 
 pub(crate) fn named(name: &str) -> Expected {
     Expected::Name(name.parse().unwrap())
+}
+
+/// At 10.0.0.1, found by this name if by any.
+pub(crate) fn peer(resolved: Option<&str>) -> Peer {
+    let resolved = resolved.map(|it| Box::new(it.parse().unwrap()));
+    Peer { address: [10, 0, 0, 1].into(), resolved }
 }
 
 pub(crate) fn setup(

@@ -4,16 +4,20 @@ use sidestep_proto::protection::Role;
 use sidestep_tls::rule::{ClientCertificate, Expected, Rule, Versions};
 use sidestep_tls::session::Protection;
 use sidestep_tls::setup::SetupError;
-use sidestep_tls::{Failure, Session, Setup};
+use sidestep_tls::{Failure, Peer, Session, Setup};
 
-use crate::authority::{Authority, named, pair, rule, setup};
+use crate::authority::{Authority, named, pair, peer, rule, setup};
 
 /// Whether each end comes to be protected.
 type Outcomes = [Result<Protection, Failure>; 2];
 
 /// The handshake of a client and a server at 10.0.0.1.
 fn shake_hands(setups: &[Setup; 2]) -> Outcomes {
-    let mut ends = setups.each_ref().map(|it| it.begin([10, 0, 0, 1].into()).unwrap());
+    shake_hands_with(setups, &peer(None))
+}
+
+fn shake_hands_with(setups: &[Setup; 2], peer: &Peer) -> Outcomes {
+    let mut ends = setups.each_ref().map(|it| it.begin(peer).unwrap());
     let mut failures = [None, None];
     for _ in 0..8 {
         for from in 0..2 {
@@ -103,6 +107,32 @@ fn an_address_in_the_certificate_will_do_where_the_rule_says_so() {
 }
 
 #[test]
+fn what_the_program_has_resolved_has_to_be_in_the_certificate() {
+    let authority = Authority::new();
+    let by_resolved = Rule { server_name: Some(Expected::Resolved), ..rule(Role::Outbound) };
+    let trust = authority.pem();
+    for (certified, resolved, is_right) in [
+        ("a.example", "a.example", true),
+        ("a.example", "A.Example.", true),
+        ("a.example", "b.example", false),
+        ("a.example", "10.0.0.1", false),
+        ("10.0.0.1", "10.0.0.1", true),
+        // The address that it has connected to counts, whatever it has asked for.
+        ("10.0.0.9", "10.0.0.9", false),
+    ] {
+        let identity = Some(authority.issue(certified, 2030));
+        let client = setup(by_resolved.clone(), None, &trust).unwrap();
+        let server = setup(rule(Role::Inbound), identity, &trust).unwrap();
+        let outcomes = shake_hands_with(&[client, server], &peer(Some(resolved)));
+        assert_eq!(outcomes[0].is_ok(), is_right, "{certified}, {resolved}");
+    }
+    let client = setup(by_resolved, None, &trust).unwrap();
+    for unusable in [None, Some("no_name..at.all")] {
+        assert_eq!(client.begin(&peer(unusable)).unwrap_err(), Failure::Unnamed);
+    }
+}
+
+#[test]
 fn a_certificate_that_has_ended_is_refused() {
     let authority = Authority::new();
     let trust = authority.pem();
@@ -187,7 +217,7 @@ fn what_is_no_tls_is_refused() {
     for text in
         [&b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..], b"\x16\x03\x01\xff\xff\x01", b"\0\0\0\0\0"]
     {
-        let mut session = server.begin([10, 0, 0, 2].into()).unwrap();
+        let mut session = server.begin(&peer(None)).unwrap();
         session.take(text);
         let failure = session.process().unwrap_err();
         assert!(matches!(failure, Failure::Protocol { .. }), "{failure}");

@@ -13,7 +13,7 @@ use sidestep_tls::rule::{Rule, UncleanEnd, Versions};
 use sidestep_tls::session::Got;
 use sidestep_tls::{Failure, Session};
 
-use crate::authority::{Authority, pair, rule};
+use crate::authority::{Authority, pair, peer, rule};
 
 /// What is wrong with a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +142,7 @@ fn play(seed: u64, harm: Harm, unclean_end: UncleanEnd) -> World {
     let versions = versions(seed.is_multiple_of(2));
     let rule = |role| Rule { versions, unclean_end, ..rule(role) };
     let setups = pair(&Authority::new(), rule(Role::Outbound), rule(Role::Inbound));
-    let sessions = setups.map(|setup| setup.begin([10, 0, 0, 1].into()).unwrap());
+    let sessions = setups.map(|setup| setup.begin(&peer(None)).unwrap());
     let mut world = World::new(seed, sessions, harm);
     world.play();
     for who in 0..2 {
