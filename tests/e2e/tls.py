@@ -273,6 +273,55 @@ def two_plain_programs_with_tls_between_them():
 
 
 @test
+def two_programs_of_one_host_stay_in_its_memory():
+    """If the rules of both say so: then there is no handshake, and else there is one."""
+    said = os.urandom(3_000_000)
+    for mine, theirs in (("memory", "memory"), ("memory", "tls"), ("tls", "memory")):
+        port = free_port()
+        rules = outbound(port, f'within_host = "{mine}"') + inbound(port, f'within_host = "{theirs}"')
+        with Gateway(rules):
+            program = server(port)
+            held = threading.Thread(target=lambda: setattr(held, "out", program.communicate(timeout=PATIENCE)[0]))
+            held.start()
+            status, heard = client(port, said)
+            held.join(PATIENCE)
+            assert (status, heard == said, held.out == said) == (0, True, True), (status, len(heard))
+            handshakes = [rule["handshakes"] for rule in json.loads(command("tls", "--json").stdout)["rules"]]
+            assert handshakes == ([0, 0] if mine == theirs else [1, 1]), (mine, theirs, handshakes)
+
+
+@test
+def a_connection_in_memory_is_seen_and_ends_as_it_should():
+    port = free_port()
+    rules = outbound(port, 'within_host = "memory"') + inbound(port, 'within_host = "memory"')
+    with Gateway(rules):
+        program = server(port)
+        peer = under_sidestep("python3", "-c", CLIENT.replace(
+            "connection.shutdown(socket.SHUT_WR)", "print(connection.recv(999), flush=True)"), str(port))
+        peer.stdin.write(SECRET)
+        peer.stdin.close()
+        assert eval(peer.stdout.readline()) == SECRET
+        seen = [it for it in json.loads(command("ss", "--json").stdout) if it.get("protection")]
+        assert [it["protection"] for it in seen].count("in memory of this host, by rule out") == 1, seen
+        assert [it["protection"] for it in seen].count("in memory of this host, by rule in") == 1, seen
+        # What is killed with nothing unread ends in order, as on TCP.
+        peer.kill()
+        peer.wait(PATIENCE)
+        out, err = program.communicate(timeout=PATIENCE)
+        assert (program.returncode, out) == (0, SECRET), (program.returncode, out, err)
+
+
+@test
+def a_peer_that_is_no_program_of_ours_has_tls_within_the_host():
+    port = free_port()
+    with Gateway(outbound(port, 'within_host = "memory"')), OpenSsl(port, "right"):
+        status, _ = client(port, b"")
+        assert status in (0, 104), status
+        told = json.loads(command("tls", "--json").stdout)["rules"]
+        assert [rule["handshakes"] for rule in told] == [1], told
+
+
+@test
 def without_a_gateway_nothing_goes_out():
     recorder = Recorder()
     with open(CONFIG, "w") as file:

@@ -25,6 +25,7 @@ use sidestep_proto::link_group::{ADAPTERS_MAX, AdapterId};
 use sidestep_proto::rendezvous::hosts::{self, Exchange, LocalHost, Roce, Route, Versions};
 use sidestep_rdma::device::{Driven, Kind};
 use sidestep_rdma::soft::Succession;
+use sidestep_tls::rule::WithinHost;
 use sidestep_tls::{Peer, Setup};
 use sidestep_wire::clc::Hostname;
 use sidestep_wire::hand_over::Message;
@@ -46,9 +47,9 @@ use crate::listener::Listener;
 use crate::migration;
 use crate::nic::Nic;
 use crate::poller::{Poller, Source};
-use crate::protection::{Protection, Verdict};
+use crate::protection::{Ends, Protection, Verdict};
 use crate::rivalry::Rivalry;
-use crate::session::{Fate, Session, World};
+use crate::session::{End, Fate, OtherEnd, Session, World};
 use crate::settings::Settings;
 use crate::status::{self, Cpu, Status, Totals, say};
 use crate::succession::{Drain, Estate, Predecessor, Progress};
@@ -598,9 +599,13 @@ impl Gateway {
     }
 }
 
-/// Whether the IP filter of the host denies N. One that cannot be asked has ended.
+/// Whether the IP filter of the host denies N, at either end that is known here.
 fn is_denied(session: &Session, interface: u32) -> bool {
-    let [_, n] = session.sockets();
+    session.networks().any(|n| is_denied_at(n, interface))
+}
+
+/// The same of one end. One that cannot be asked has ended.
+fn is_denied_at(n: &TcpStream, interface: u32) -> bool {
     sidestep_bpf::is_denied(n, interface).unwrap_or(false)
 }
 
@@ -629,6 +634,7 @@ impl Gateway {
         (setup, peer): (Setup, Peer),
         now: Duration,
     ) {
+        let Some((offer, h)) = self.join(offer, h, &setup) else { return };
         self.last_session += 1;
         let (number, uid) = (self.last_session, offer.uid);
         let is_under_way = |it: &&Known| it.session.uid() == uid && it.session.is_shaking_hands();
@@ -643,6 +649,36 @@ impl Gateway {
         if self.admit(number, session) {
             self.protection.handshakes.start(number, setup, peer);
         }
+    }
+
+    /// Lets bytes stay in memory where this is the second end of a connection, and the rules of both say so. Otherwise
+    /// it is given back.
+    fn join(&mut self, offer: Offer, h: TcpStream, setup: &Setup) -> Option<(Offer, TcpStream)> {
+        let ends = Ends::of(&offer.connection, offer.uid);
+        let is_first = |(_, known): &(&u64, &Known)| known.session.may_join(&ends);
+        let is_wanted = setup.rule().within_host == WithinHost::Memory;
+        let first = is_wanted.then(|| self.sessions.iter().find(is_first)).flatten();
+        let is_denied = |session: &Session| {
+            let interface = self.route(&offer.connection).map_or(0, |route| route.interface);
+            is_denied(session, interface) || is_denied_at(&offer.connection, interface)
+        };
+        let Some(number) = first.filter(|(_, it)| !is_denied(&it.session)).map(|(it, _)| *it)
+        else {
+            return Some((offer, h));
+        };
+        // N is silent from now on, and its events would be taken for those of the second H.
+        self.sessions[&number].session.networks().for_each(|n| self.poller.forget(n));
+        if let Err(error) = self.poller.watch_changes(&h, Source::Network(number)) {
+            log::warn!("connection {number} cannot be watched: {error}");
+            self.finish(number, End::ResetBoth);
+            return None;
+        }
+        let rule = setup.rule().name();
+        log::info!("connection {number} stays in memory, by the rules of both ends");
+        self.rouse(number, |session| {
+            session.join(OtherEnd { n: offer.connection, h, rule });
+        });
+        None
     }
 
     fn begin_rendezvous(&mut self, offer: Offer, h: TcpStream, now: Duration) {
@@ -727,7 +763,7 @@ impl Gateway {
         u32::try_from(denied.len()).unwrap_or(u32::MAX)
     }
 
-    fn finish(&mut self, number: u64, end: crate::session::End) {
+    fn finish(&mut self, number: u64, end: End) {
         let Some(session) = self.release(number) else { return };
         log::debug!("connection {number} is over: {end:?}");
         self.lingering.extend(session.end(end));
@@ -765,7 +801,7 @@ impl Gateway {
             refusals,
             adapters: self.host.adapters().filter_map(|it| self.adapter_status(&it)).collect(),
             links: self.host.links().map(|it| self.link_status(&it)).collect(),
-            connections: self.sessions.values().map(|it| it.session.status(&self.host)).collect(),
+            connections: self.connections().collect(),
             totals: Totals {
                 failovers: tally.failovers,
                 rmbe_full: tally.rmbe_full,
@@ -776,6 +812,11 @@ impl Gateway {
             drains: self.drain.is_some(),
             predecessors: self.predecessors.iter().map(|it| it.process).collect(),
         }
+    }
+
+    fn connections(&self) -> impl Iterator<Item = status::Connection> {
+        let sessions = self.sessions.values().map(|known| &known.session);
+        sessions.flat_map(|it| [Some(it.status(&self.host)), it.other_status()]).flatten()
     }
 
     fn link_status(&self, link: &LinkView<'_>) -> status::Link {

@@ -14,6 +14,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use nix::sys::socket::GetSockOpt;
+use nix::{getsockopt_impl, sockopt_impl};
 use rustls::pki_types::CertificateDer;
 use rustls::time_provider::DefaultTimeProvider;
 use sidestep_proto::protection::{Role, RuleName, Subject};
@@ -32,6 +34,18 @@ const UNKNOWN: &str =
     "the gateway has no such rule for this connection; systemctl reload sidestep-gateway";
 /// A library names no rule, and one has the connection.
 const UNASKED: &str = "its program has older rules and does not ask for TLS; sidestep config apply";
+
+/// `SO_NETNS_COOKIE` of `asm-generic/socket.h`; Linux 5.14.
+const SO_NETNS_COOKIE: i32 = 71;
+
+sockopt_impl!(
+    /// Which network namespace a socket is of.
+    NetnsCookie,
+    GetOnly,
+    libc::SOL_SOCKET,
+    SO_NETNS_COOKIE,
+    u64
+);
 
 /// What a gateway has of TLS.
 #[derive(Debug)]
@@ -60,20 +74,31 @@ struct Counts {
     failed: u64,
 }
 
-/// Whose connection was refused, and where its ends were: its addresses go with it.
+/// Whose connection it is, and where its ends are. Its addresses go with it, and what is told of it needs them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Refused {
+pub(crate) struct Ends {
     user: u32,
+    /// The number of the network namespace, if the kernel tells.
+    namespace: Option<u64>,
     local: Option<SocketAddr>,
     remote: Option<SocketAddr>,
 }
 
-impl Refused {
-    /// If this one is, later.
-    pub(crate) fn if_ever(n: &TcpStream, user: u32) -> Self {
+impl Ends {
+    pub(crate) fn of(n: &TcpStream, user: u32) -> Self {
         let canonical = |it: SocketAddr| SocketAddr::new(it.ip().to_canonical(), it.port());
         let (local, remote) = (n.local_addr().ok(), n.peer_addr().ok());
-        Self { user, local: local.map(canonical), remote: remote.map(canonical) }
+        let namespace = NetnsCookie.get(n).ok();
+        Self { user, namespace, local: local.map(canonical), remote: remote.map(canonical) }
+    }
+
+    /// Whether the two are one connection, seen from its two ends: a network namespace has no other socket with these
+    /// addresses. In another one, of which any user can make one, there may be such a socket.
+    pub(crate) fn is_other_side_of(&self, other: &Self) -> bool {
+        let is_known = self.local.is_some() && self.remote.is_some() && self.namespace.is_some();
+        is_known
+            && self.namespace == other.namespace
+            && (self.local, self.remote) == (other.remote, other.local)
     }
 }
 
@@ -108,8 +133,8 @@ impl Protection {
             (None, Some(name)) => (name, UNKNOWN.to_owned()),
             (Some(known), None) => (known.rule.name(), UNASKED.to_owned()),
         };
-        let whose = Refused::if_ever(&offer.connection, offer.uid);
-        self.refuse(whose, (subject.role, name), (words, None));
+        let ends = Ends::of(&offer.connection, offer.uid);
+        self.refuse(ends, (subject.role, name), (words, None));
         Verdict::Refused
     }
 
@@ -122,14 +147,14 @@ impl Protection {
     }
 
     /// A connection has not come to be protected, or not to its end.
-    pub(crate) fn note_failure(&mut self, whose: Refused, of: (Role, RuleName), failure: &Failure) {
+    pub(crate) fn note_failure(&mut self, ends: Ends, of: (Role, RuleName), failure: &Failure) {
         let alert = failure.alert().map(Alert::number);
-        self.refuse(whose, of, (failure.to_string(), alert));
+        self.refuse(ends, of, (failure.to_string(), alert));
     }
 
     fn refuse(
         &mut self,
-        Refused { user, local, remote }: Refused,
+        Ends { user, local, remote, .. }: Ends,
         of: (Role, RuleName),
         (words, alert): (String, Option<u8>),
     ) {

@@ -21,13 +21,14 @@
 //! | H is full, or SMC-R is | the other side is not read |
 //! | bytes have arrived by SMC-R | H's ring has room for as many |
 //! | an urgent byte | an urgent byte, also where the bytes stay on TCP |
-//! | a rule of TLS has it | it is [protected] |
+//! | a rule of TLS has it | it is [protected], or [joined] with its other end |
 //! | the IP filter denies N since its rules have changed | both are reset |
 //!
 //! N is shared with the program: its flags are not touched, so each call says that it does not wait.
 //! While the bytes go by SMC-R nothing may come on it, but its end tells that the peer is gone.
 
 mod at_rest;
+mod joined;
 mod protected;
 mod turn;
 
@@ -61,10 +62,12 @@ use crate::nic::Nic;
 use crate::output;
 use crate::protection::Protection;
 use crate::status::{self, Mode};
+use joined::Joined;
 use protected::Protected;
 use turn::{Cut, Ready, pass_on};
 
 pub(crate) use at_rest::{LeaveAtRest, SessionAtRest};
+pub(crate) use joined::OtherEnd;
 pub(crate) use turn::{End, Fate, World};
 
 /// One connection of a program.
@@ -92,6 +95,7 @@ enum Stage {
     Moved(Box<Moved>),
     Relayed(Box<Relayed>),
     Protected(Box<Protected>),
+    Joined(Box<Joined>),
 }
 
 /// CLC is under way.
@@ -126,11 +130,17 @@ struct Moved {
 /// It stays TCP, and its bytes are passed on between H and N.
 #[derive(Debug)]
 struct Relayed {
-    outward: Direction,
-    inward: Direction,
+    ways: Ways,
     /// Until the first bytes of the peer have come: they may be its Decline.
     exchange: Option<Exchange>,
     fallback: Fallback,
+}
+
+/// Between two sockets.
+#[derive(Debug, Default)]
+struct Ways {
+    outward: Direction,
+    inward: Direction,
 }
 
 /// From one socket to the other.
@@ -215,9 +225,11 @@ impl Session {
             Stage::Moved(_) => (Mode::SmcR, None),
             Stage::Relayed(relayed) => (Mode::Tcp, Some((&relayed.fallback).into())),
             Stage::Protected(_) => (Mode::Tls, None),
+            Stage::Joined(_) => (Mode::WithinHost, None),
         };
         let protection = match &self.stage {
             Stage::Protected(protected) => Some(protected.status()),
+            Stage::Joined(joined) => Some(joined.status()),
             _ => None,
         };
         status::Connection {
@@ -323,7 +335,7 @@ impl Session {
         match &self.stage {
             Stage::Rendezvous(rendezvous) => rendezvous.exchange.poll_timeout(),
             Stage::Moved(moved) => moved.leave.map(|leave| leave.until),
-            Stage::Relayed(_) => None,
+            Stage::Relayed(_) | Stage::Joined(_) => None,
             Stage::Protected(protected) => protected.poll_timeout(),
         }
     }
@@ -368,6 +380,7 @@ impl Session {
             Stage::Moved(_) => self.carry(world),
             Stage::Relayed(_) => self.relay(world),
             Stage::Protected(_) => self.protect(world),
+            Stage::Joined(_) => self.pass_within_host(world),
         };
         if let Fate::Over(end) = fate {
             world.totals.resets += u64::from(end != End::InOrder);
@@ -391,6 +404,10 @@ impl Session {
             Stage::Moved(moved) if moved.ring.under_way() > 0 => {
                 lent::reset(&self.h);
                 Some((moved.token, self.h))
+            }
+            Stage::Joined(joined) => {
+                joined.end(end);
+                None
             }
             _ => None,
         }
@@ -562,8 +579,7 @@ impl Session {
     }
 
     fn stay_tcp(&mut self, fallback: Fallback) {
-        let [outward, inward] = [Direction::default(), Direction::default()];
-        let relayed = Relayed { outward, inward, exchange: None, fallback };
+        let relayed = Relayed { ways: Ways::default(), exchange: None, fallback };
         let before = mem::replace(&mut self.stage, Stage::Relayed(Box::new(relayed)));
         if let (Stage::Relayed(relayed), Stage::Rendezvous(rendezvous)) = (&mut self.stage, before)
         {
@@ -959,17 +975,31 @@ impl Session {
     fn relay(&mut self, world: &mut World<'_>) -> Fate {
         let Self { n, h, n_is, h_is, stage, .. } = self;
         let Stage::Relayed(relayed) = stage else { return Fate::HasMore };
-        let outward = relayed.outward.pump((h, h_is), (n, n_is), world.chunk, |_| 0);
-        let outward = outward.and_then(|more| relayed.outward.tell(n).map(|()| more));
         let exchange = &mut relayed.exchange;
         // A Decline of the peer may have crossed ours.
         let declines = |first: &[u8]| exchange.take().map_or(0, |exchange| exchange.crossed(first));
-        let inward = relayed.inward.pump((n, n_is), (h, h_is), world.chunk, declines);
-        let inward = inward.and_then(|more| relayed.inward.tell(h).map(|()| more));
-        let (Ok(more_outward), Ok(more_inward)) = (outward, inward) else {
+        relayed.ways.pass((h, h_is), (n, n_is), world.chunk, declines)
+    }
+}
+
+impl Ways {
+    /// Passes on what can be both ways, but for as many bytes of each piece that comes inward as `skip` says.
+    fn pass(
+        &mut self,
+        (h, h_is): (&TcpStream, &mut Ready),
+        (n, n_is): (&TcpStream, &mut Ready),
+        chunk: &mut [u8],
+        skip: impl FnMut(&[u8]) -> usize,
+    ) -> Fate {
+        let Self { outward, inward } = self;
+        let moved_outward = outward.pump((h, h_is), (n, n_is), chunk, |_| 0);
+        let moved_outward = moved_outward.and_then(|more| outward.tell(n).map(|()| more));
+        let moved_inward = inward.pump((n, n_is), (h, h_is), chunk, skip);
+        let moved_inward = moved_inward.and_then(|more| inward.tell(h).map(|()| more));
+        let (Ok(more_outward), Ok(more_inward)) = (moved_outward, moved_inward) else {
             return Fate::Over(End::ResetBoth);
         };
-        if relayed.outward.is_told && relayed.inward.is_told {
+        if outward.is_told && inward.is_told {
             return Fate::Over(End::InOrder);
         }
         if more_outward || more_inward { Fate::HasMore } else { Fate::Waits }

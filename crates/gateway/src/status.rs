@@ -220,6 +220,9 @@ pub enum Mode {
     /// By TLS over TCP.
     #[serde(rename = "TLS")]
     Tls,
+    /// By the memory of this host, to another program whose connection goes by this gateway as well.
+    #[serde(rename = "SMC-D")]
+    WithinHost,
 }
 
 /// What protects a connection.

@@ -33,6 +33,8 @@ pub struct Rule {
     pub server_name: Option<Expected>,
     /// Names of protocols, the preferred first. Without any, TLS does not speak of protocols.
     pub alpn: Vec<String>,
+    /// Whether two programs of this host have TLS between them.
+    pub within_host: WithinHost,
     /// What an end of the peer without a word of TLS is to the program.
     pub unclean_end: UncleanEnd,
     /// When the peer is told that the program sends no more.
@@ -97,6 +99,15 @@ pub struct PeerName(ServerName<'static>);
 #[error("use a name of DNS, such as \"logs.example.com\"")]
 pub struct NotPeerName;
 
+/// What a connection has whose two ends are programs of this host, each with a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WithinHost {
+    /// TLS, as with any peer.
+    Tls,
+    /// Its bytes stay in the memory of this host, without TLS, if the rule of the other end says so as well.
+    Memory,
+}
+
 /// What an end of the TCP connection without `close_notify` is. Bytes may have been cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UncleanEnd {
@@ -130,6 +141,7 @@ impl Rule {
             client_names: Vec::new(),
             server_name: None,
             alpn: Vec::new(),
+            within_host: WithinHost::Tls,
             unclean_end: UncleanEnd::Reset,
             half_close: HalfClose::Send,
         }

@@ -13,8 +13,8 @@ use crate::bench::launch;
 use crate::suite::{HANG, Lacking};
 use crate::user;
 
-/// Seventeen tests, most with several gateways.
-const TESTS: u32 = 17;
+/// Twenty tests, most with several gateways.
+const TESTS: u32 = 20;
 
 pub(crate) fn rules(stage: &Stage<'_>) -> Result<String> {
     if !user::is_root() {

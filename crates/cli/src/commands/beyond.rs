@@ -41,6 +41,7 @@ impl Path<'_> {
             Some(Mode::SmcR) => "SMC-R",
             Some(Mode::Tcp) => "TCP",
             Some(Mode::Tls) => "TLS",
+            Some(Mode::WithinHost) => "SMC-D",
             Some(Mode::Deciding) | None => "gateway",
         }
     }
@@ -60,7 +61,7 @@ impl Path<'_> {
         let words = match self.0.map(|connection| connection.mode) {
             Some(Mode::SmcR) => "",
             Some(Mode::Tcp) => self.fallback().map_or("", |reason| &reason.text),
-            Some(Mode::Tls) => return self.protection().unwrap_or_default(),
+            Some(Mode::Tls | Mode::WithinHost) => return self.protection().unwrap_or_default(),
             Some(Mode::Deciding) => "the two hosts are agreeing",
             None => "goes by the gateway, which cannot be asked from here",
         };
@@ -69,9 +70,11 @@ impl Path<'_> {
 
     /// What TLS protects it by, such as `TLS 1.3 TLS_AES_256_GCM_SHA384 logs`: version, suite and rule.
     pub(super) fn protection(&self) -> Option<String> {
-        let Protection { rule, version, cipher } = self.0?.protection.as_ref()?;
+        let status::Connection { mode, protection, .. } = self.0?;
+        let Protection { rule, version, cipher } = protection.as_ref()?;
         Some(match (version, cipher) {
             (Some(version), Some(cipher)) => format!("{version} {cipher} {rule}"),
+            _ if *mode == Mode::WithinHost => format!("in memory of this host, by rule {rule}"),
             _ => format!("the handshake of TLS goes on, by rule {rule}"),
         })
     }
@@ -136,6 +139,7 @@ mod tests {
             known(3, Mode::Deciding, None),
             protected(5, Some(("TLS 1.3", "TLS_AES_256_GCM_SHA384"))),
             protected(6, None),
+            status::Connection { mode: Mode::WithinHost, ..protected(7, None) },
         ];
         let beyond = Beyond(said.into_iter().map(|it| (it.port, it)).collect());
         let seen = |session| Connection { session, ..super::super::ss::tests::server() };
@@ -151,6 +155,8 @@ mod tests {
         let words = "TLS 1.3 TLS_AES_256_GCM_SHA384 logs".to_owned();
         assert_eq!(of(Some(5)), Some(("TLS", words, None)));
         assert!(of(Some(6)).is_some_and(|(_, words, _)| words.contains("handshake")));
+        let words = "in memory of this host, by rule logs".to_owned();
+        assert_eq!(of(Some(7)), Some(("SMC-D", words, None)));
         assert_eq!(of(Some(4)).unwrap().0, "gateway", "the gateway does not know it");
         let other = Connection { peer: None, ..seen(Some(1)) };
         assert_eq!(beyond.path(&other).unwrap().mode(), "gateway", "another one of that port");

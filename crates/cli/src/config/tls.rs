@@ -13,6 +13,7 @@ use sidestep_proto::protection::{ENTRIES_MAX, RULES_MAX, Role, Scope};
 use sidestep_tls::cipher::Cipher;
 use sidestep_tls::rule::{
     ClientCertificate, Expected, HalfClose, Identity, PeerName, Rule, Trust, UncleanEnd, Versions,
+    WithinHost,
 };
 use toml::de::{DeTable, DeValue};
 
@@ -113,7 +114,7 @@ fn of_role(
     }
 }
 
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 16] = [
     "ports",
     "peers",
     "programs",
@@ -127,6 +128,7 @@ const KEYS: [&str; 15] = [
     "client_names",
     "server_name",
     "alpn",
+    "within_host",
     "unclean_end",
     "half_close",
 ];
@@ -166,6 +168,7 @@ impl Found {
             "client_names" => list(value, peer_name).map(|it| rule.client_names = it),
             "server_name" => expected(value).map(|it| rule.server_name = Some(it)),
             "alpn" => list(value, protocol).map(|it| rule.alpn = it),
+            "within_host" => choice(value, WITHIN_HOST).map(|it| rule.within_host = it),
             "unclean_end" => choice(value, UNCLEAN_END).map(|it| rule.unclean_end = it),
             "half_close" => choice(value, HALF_CLOSE).map(|it| rule.half_close = it),
             _ => return None,
@@ -197,6 +200,8 @@ const CLIENT_CERTIFICATE: Choices<ClientCertificate> = &[
     ("wanted", ClientCertificate::Wanted),
     ("needed", ClientCertificate::Needed),
 ];
+const WITHIN_HOST: Choices<WithinHost> =
+    &[("tls", WithinHost::Tls), ("memory", WithinHost::Memory)];
 const UNCLEAN_END: Choices<UncleanEnd> = &[("reset", UncleanEnd::Reset), ("eof", UncleanEnd::Eof)];
 const HALF_CLOSE: Choices<HalfClose> = &[("send", HalfClose::Send), ("hold", HalfClose::Hold)];
 
@@ -332,6 +337,7 @@ mod tests {
             client_certificate = "needed"
             client_names = ["a.example.com"]
             alpn = ["http/1.1"]
+            within_host = "memory"
             unclean_end = "eof"
             half_close = "hold"
             "#,
@@ -356,6 +362,7 @@ mod tests {
             client_certificate: ClientCertificate::Needed,
             client_names: vec!["a.example.com".parse().unwrap()],
             alpn: vec!["http/1.1".to_owned()],
+            within_host: WithinHost::Memory,
             unclean_end: UncleanEnd::Eof,
             half_close: HalfClose::Hold,
             ..Rule::new(scope)
@@ -407,6 +414,7 @@ mod tests {
                 "client_certificate = \"yes\"",
                 "client_certificate: `yes` is not one of: none, wanted, needed",
             ),
+            ("within_host = \"plain\"", "within_host: `plain` is not one of: tls, memory"),
             ("unclean_end = 1", "unclean_end: 1 is not one of: reset, eof"),
             ("alpn = [\"\"]", "alpn: `` is not allowed; use the name of a protocol"),
             ("half_close = \"later\"", "half_close: `later` is not one of: send, hold"),

@@ -96,7 +96,9 @@ pub(crate) fn decided(h: &TcpStream) -> io::Result<Mode> {
     while Instant::now() < end {
         let known = Status::ask()?.connections.into_iter().find(|it| it.port == port);
         match known.map(|it| it.mode) {
-            Some(mode @ (Mode::SmcR | Mode::Tcp | Mode::Tls)) => return Ok(mode),
+            Some(mode @ (Mode::SmcR | Mode::Tcp | Mode::Tls | Mode::WithinHost)) => {
+                return Ok(mode);
+            }
             // It may not have come there yet.
             Some(Mode::Deciding) | None => thread::sleep(POLL_INTERVAL),
         }

@@ -29,12 +29,12 @@ use crate::control::Offer;
 use crate::handshakes::Done;
 use crate::intake::{self, Intake};
 use crate::limits::{HANDSHAKE_PATIENCE, TURN};
-use crate::protection::{Protection as Rules, Refused};
+use crate::protection::{Ends, Protection as Rules};
 use crate::status;
 use rustix::net::sockopt;
 use sidestep_proto::protection::{Role, RuleName};
 use sidestep_rdma::memory::Stretch;
-use sidestep_tls::rule::HalfClose;
+use sidestep_tls::rule::{HalfClose, WithinHost};
 use sidestep_tls::session::{Got, Protection};
 use sidestep_tls::{Failure, Session as Tls, Setup};
 use std::mem;
@@ -45,7 +45,8 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Protected {
     of: (Role, RuleName),
-    whose: Refused,
+    ends: Ends,
+    within_host: WithinHost,
     half_close: HalfClose,
     /// `None`: a thread works on it.
     tls: Option<Box<Tls>>,
@@ -97,7 +98,8 @@ impl Protected {
         let rule = setup.rule();
         Self {
             of: (rule.scope.role, rule.name()),
-            whose: Refused::if_ever(&offer.connection, offer.uid),
+            ends: Ends::of(&offer.connection, offer.uid),
+            within_host: rule.within_host,
             half_close: rule.half_close,
             tls: None,
             due: Some(now + HANDSHAKE_PATIENCE),
@@ -126,6 +128,18 @@ impl Protected {
     /// Whether the handshake goes on.
     pub(super) const fn is_shaking_hands(&self) -> bool {
         self.due.is_some()
+    }
+
+    /// Whether its bytes may stay in memory if this is its other side: not one of either program's has been taken yet.
+    pub(super) fn may_join(&self, other: &Ends) -> bool {
+        self.within_host == WithinHost::Memory
+            && self.is_shaking_hands()
+            && self.ends.is_other_side_of(other)
+    }
+
+    /// By which it is protected.
+    pub(super) const fn rule(&self) -> RuleName {
+        self.of.1
     }
 
     /// Does what can be done.
@@ -395,7 +409,7 @@ impl Protected {
     fn fail(&mut self, failure: &Failure, protection: &mut Rules) {
         if !mem::replace(&mut self.has_failed, true) {
             self.due = None;
-            protection.note_failure(self.whose, self.of, failure);
+            protection.note_failure(self.ends, self.of, failure);
         }
     }
 

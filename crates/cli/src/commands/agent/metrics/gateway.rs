@@ -81,6 +81,7 @@ const fn word(mode: Mode) -> &'static str {
         Mode::SmcR => "smc-r",
         Mode::Tcp => "tcp",
         Mode::Tls => "tls",
+        Mode::WithinHost => "within-host",
     }
 }
 

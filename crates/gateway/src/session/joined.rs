@@ -1,0 +1,121 @@
+//! A connection whose two ends are programs of this host, and whose rules of TLS leave to the host what stays in its
+//! memory (`within_host = "memory"`).
+//!
+//! ```text
+//!   program <── H, in shared memory ──> gateway <── H, in shared memory ──> program
+//!      └ ─ ─ ─ ─ ─ ─ ─ ─ ─ N, silent: it keeps the four addresses ─ ─ ─ ─ ─ ─ ─ ┘
+//! ```
+//!
+//! Each end was handed over by its own library, and the kernel says of the two N that they are the ends of one connection:
+//! both are of one network namespace and open, and the addresses of one are those of the other. So what joins them is no claim of
+//! a program's: a proxy between them, an address that is translated, or a program
+//! without Sidestep at the other end leaves one N without the other, and that has TLS.
+//!
+//! The end that came first has begun its handshake, and the other one has not answered, because the gateway is the other
+//! one. So not a byte of a program has been read from H before, and what the handshake has put on N is not read by any program.
+//!
+//! The session is that of the end that came first. It goes on with the two H as with one H and one N that stay on TCP.
+
+use super::turn::{End, Fate, Ready, World};
+use super::{Session, Stage, Ways};
+use crate::foreign::Foreign;
+use crate::protection::Ends;
+use crate::status::{self, Mode};
+use rustix::net::sockopt;
+use sidestep_proto::protection::RuleName;
+use std::net::TcpStream;
+
+/// The end that came second, as it was handed over.
+#[derive(Debug)]
+pub(crate) struct OtherEnd {
+    pub(crate) n: Foreign<TcpStream>,
+    pub(crate) h: TcpStream,
+    pub(crate) rule: RuleName,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Joined {
+    /// By which the first end was handed over.
+    rule: RuleName,
+    other: OtherEnd,
+    ways: Ways,
+}
+
+impl Joined {
+    pub(super) fn status(&self) -> status::Protection {
+        by_rule(self.rule)
+    }
+
+    /// The other H is closed as the first one is.
+    pub(super) fn end(self, end: End) {
+        if end == End::InOrder {
+            // If it fails, the program sees a reset.
+            let _ = sockopt::set_socket_linger(&self.other.h, None);
+        }
+    }
+}
+
+impl OtherEnd {
+    fn status(&self) -> status::Connection {
+        status::Connection {
+            user: self.n.uid(),
+            port: self.h.peer_addr().map_or(0, |address| address.port()),
+            local: self.n.local_addr().ok(),
+            remote: self.n.peer_addr().ok(),
+            mode: Mode::WithinHost,
+            reason: None,
+            protection: Some(by_rule(self.rule)),
+            link_group: None,
+            link: None,
+            traffic: status::Traffic::default(),
+            moves: 0,
+        }
+    }
+}
+
+/// Nothing protects it: it stays in memory.
+fn by_rule(rule: RuleName) -> status::Protection {
+    status::Protection { rule: rule.to_string(), version: None, cipher: None }
+}
+
+impl Session {
+    /// Whether it can be [joined](Self::join) with an end of this connection. What has ended cannot: another one may have its
+    /// addresses.
+    pub(crate) fn may_join(&self, other: &Ends) -> bool {
+        matches!(&self.stage, Stage::Protected(it) if it.may_join(other))
+            && self.n.peer_addr().is_ok()
+    }
+
+    /// The other end is here: what is told of N from now on is about the H of that end.
+    pub(crate) fn join(&mut self, other: OtherEnd) {
+        let Stage::Protected(protected) = &self.stage else { return };
+        let joined = Joined { rule: protected.rule(), other, ways: Ways::default() };
+        self.stage = Stage::Joined(Box::new(joined));
+        (self.h_is, self.n_is) = (Ready::ALL, Ready::ALL);
+    }
+
+    /// Each N that the session keeps.
+    pub(crate) fn networks(&self) -> impl Iterator<Item = &TcpStream> {
+        let other = match &self.stage {
+            Stage::Joined(joined) => Some(&*joined.other.n),
+            _ => None,
+        };
+        std::iter::once(&*self.n).chain(other)
+    }
+
+    /// What displays show of its second program, if it has two.
+    pub(crate) fn other_status(&self) -> Option<status::Connection> {
+        match &self.stage {
+            Stage::Joined(joined) => Some(joined.other.status()),
+            _ => None,
+        }
+    }
+
+    pub(super) fn pass_within_host(&mut self, world: &mut World<'_>) -> Fate {
+        let Self { h, h_is, n_is, stage, .. } = self;
+        let Stage::Joined(joined) = stage else { return Fate::HasMore };
+        let other = &joined.other.h;
+        joined.ways.pass((h, h_is), (other, n_is), world.chunk, |_| 0)
+    }
+}
