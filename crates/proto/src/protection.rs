@@ -158,6 +158,12 @@ impl Scopes {
                 .any(|it| it.ports.is_empty() || it.ports.iter().any(|own| own.contains(port)))
     }
 
+    /// There are some, and what they are about is not known.
+    #[must_use]
+    pub const fn unreadable() -> Self {
+        Self { known: ArrayVec::new_const(), has_unreadable: true }
+    }
+
     /// Reads the value of the word `tls`, for a program of this name.
     ///
     /// The command that writes it has checked it, but may be newer than the library that reads it. What makes no
@@ -312,6 +318,7 @@ mod tests {
             assert_eq!(decisions(text), (Decision::Rule(0), unreadable, all), "{text}");
         }
         assert_eq!(decisions("nonsense"), (Decision::Unreadable, unreadable, all));
+        assert_eq!(Scopes::parse("nonsense", "a"), Scopes::unreadable());
         let many: Vec<_> = (0..=RULES_MAX).map(|n| std::format!("out|r{n}|1|||")).collect();
         assert_eq!(decisions(&many.join(";")), (Decision::Unreadable, unreadable, all));
         let none = ([false, false], false);

@@ -118,8 +118,13 @@ impl Options {
 
     /// Lays the words of a text over what is there.
     pub fn read(&mut self, text: &str) {
-        for (key, value) in text.split_ascii_whitespace().filter_map(|pair| pair.split_once('=')) {
-            self.set(key, value);
+        for word in text.split_ascii_whitespace() {
+            match word.split_once('=') {
+                Some((key, value)) => self.set(key, value),
+                // Its value was cut off, and rules protect. Without any there is an empty value, or no word.
+                None if word == "tls" => self.protection = Scopes::unreadable(),
+                None => {}
+            }
         }
     }
 
@@ -224,6 +229,14 @@ pub(crate) fn replace(options: Options) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rules_of_tls_without_a_value_are_not_taken_for_none() {
+        let protection = |text| Options::parse(text, "logger").protection;
+        assert_eq!(protection("mode=smc tls"), Scopes::unreadable());
+        assert_eq!(protection("mode=smc tls="), Scopes::default());
+        assert_eq!(protection("mode=smc"), Scopes::default());
+    }
 
     #[test]
     fn reads_what_the_command_line_tool_writes() {
