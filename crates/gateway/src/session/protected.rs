@@ -295,11 +295,7 @@ impl Protected {
                 return Ok(false);
             }
             if self.has_closed {
-                if !self.peer_is_told {
-                    self.peer_is_told = true;
-                    // Where N has gone, reading tells, unless the peer had ended before.
-                    let _ = n.shutdown(Shutdown::Write);
-                }
+                self.tell_peer(n);
                 return Ok(false);
             }
             if self.has_ended {
@@ -308,24 +304,39 @@ impl Protected {
                 }
                 self.has_closed = true;
                 tls.close();
-                continue;
-            }
-            if !h_is.read {
-                return Ok(false);
-            }
-            if moved >= TURN {
-                return Ok(true);
-            }
-            match intake::take(h, chunk).map_err(|_| Stop::Program)? {
-                Intake::Bytes { count, .. } => {
-                    moved += count;
-                    let written = tls.write(&chunk[..count]);
-                    debug_assert_eq!(written, count, "the handshake is over");
-                }
-                Intake::End => self.has_ended = true,
-                Intake::Nothing => h_is.read = false,
+            } else if !h_is.read || moved >= TURN {
+                return Ok(h_is.read);
+            } else {
+                moved += self.take_in(tls, (h, h_is), chunk)?;
             }
         }
+    }
+
+    /// `close_notify` has gone, and N ends behind it.
+    fn tell_peer(&mut self, n: &TcpStream) {
+        if !mem::replace(&mut self.peer_is_told, true) {
+            // Where N has gone, reading tells, unless the peer had ended before.
+            let _ = n.shutdown(Shutdown::Write);
+        }
+    }
+
+    /// Takes what the program has sent. Returns how many bytes it was.
+    fn take_in(
+        &mut self,
+        tls: &mut Tls,
+        (h, h_is): (&TcpStream, &mut Ready),
+        chunk: &mut [u8],
+    ) -> Result<usize, Stop> {
+        match intake::take(h, chunk).map_err(|_| Stop::Program)? {
+            Intake::Bytes { count, .. } => {
+                let written = tls.write(&chunk[..count]);
+                debug_assert_eq!(written, count, "the handshake is over");
+                return Ok(count);
+            }
+            Intake::End => self.has_ended = true,
+            Intake::Nothing => h_is.read = false,
+        }
+        Ok(0)
     }
 
     /// From the peer to the program. True: there is more.
@@ -424,3 +435,6 @@ impl Protected {
         Fate::Over(End::Reset)
     }
 }
+
+#[cfg(test)]
+mod tests;
