@@ -2,4 +2,6 @@
 
 mod authority;
 mod refusals;
+#[cfg(feature = "aws-lc-rs")]
+mod updates;
 mod worlds;
