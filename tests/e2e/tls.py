@@ -174,7 +174,7 @@ class Recorder:
         self.thread.start()
 
     def serve(self):
-        connection, _ = self.listener.accept()
+        connection, self.client = self.listener.accept()
         connection.settimeout(PATIENCE)
         try:
             self.heard += connection.recv(65536)
@@ -319,6 +319,54 @@ def a_peer_that_is_no_program_of_ours_has_tls_within_the_host():
         assert status in (0, 104), status
         told = json.loads(command("tls", "--json").stdout)["rules"]
         assert [rule["handshakes"] for rule in told] == [1], told
+
+
+# A program in a network namespace of its own has a connection with the same four addresses, and hands its server's end over to
+# the gateway of the other namespace.
+FORGER = """
+import array, ctypes, os, socket, struct, sys
+port, client_port, home = int(sys.argv[1]), int(sys.argv[2]), os.open("/proc/self/ns/net", os.O_RDONLY)
+ctypes.CDLL(None).unshare(0x40000000)  # CLONE_NEWNET
+os.system("ip link set lo up")
+with socket.create_server(("127.0.0.1", port)) as listener:
+    client = socket.socket()
+    client.bind(("127.0.0.1", client_port))
+    client.connect(("127.0.0.1", port))
+    n, _ = listener.accept()
+ctypes.CDLL(None).setns(home, 0)
+line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+line.connect("\\0sidestep/1/gateway")
+greeting = line.recv(64)
+h = socket.create_connection(("127.0.0.1", struct.unpack(">H", greeting[12:14])[0]), 5)
+message = b"SSGW" + struct.pack(">HHIBBHI", 1, 16, 308, 2, 0, h.getsockname()[1], 65536) + b"in".ljust(32, b"\\0")
+line.sendmsg([message.ljust(308, b"\\0")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [n.fileno()]))])
+h.settimeout(2)
+try:
+    print(h.recv(65536))
+except OSError as error:
+    print(error)
+"""
+
+
+@test
+def a_connection_of_another_namespace_is_not_the_other_end():
+    recorder = Recorder()
+    rules = outbound(recorder.port, 'within_host = "memory"') + inbound(recorder.port, 'within_host = "memory"')
+    with Gateway(rules):
+        program = under_sidestep("python3", "-c", CLIENT, str(recorder.port))
+        program.stdin.write(SECRET)
+        program.stdin.close()
+        end = time.monotonic() + PATIENCE
+        while not recorder.heard:
+            assert time.monotonic() < end, "no handshake"
+            time.sleep(0.02)
+        forger = subprocess.run(("python3", "-c", FORGER, str(recorder.port), str(recorder.client[1])),
+                                capture_output=True, timeout=PATIENCE)
+        assert forger.returncode == 0 and SECRET.strip() not in forger.stdout, forger
+        assert b"timed out" in forger.stdout or b"reset" in forger.stdout, forger
+        program.kill()
+        program.wait(PATIENCE)
+    assert recorder.verdict()[:1] == b"\x16", "it begins with a handshake"
 
 
 @test
