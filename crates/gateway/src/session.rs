@@ -31,6 +31,7 @@ mod at_rest;
 mod joined;
 mod protected;
 mod turn;
+mod ways;
 
 use std::mem;
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -60,11 +61,12 @@ use crate::lessons::{self, Lessons};
 use crate::limits::{LEAVE_PATIENCE, N_KEEPALIVE, SEND_BUFFER_MAX, TURN};
 use crate::nic::Nic;
 use crate::output;
-use crate::protection::Protection;
+use crate::protection::{Ends, Protection};
 use crate::status::{self, Mode};
 use joined::Joined;
 use protected::Protected;
 use turn::{Cut, Ready, pass_on};
+use ways::Ways;
 
 pub(crate) use at_rest::{LeaveAtRest, SessionAtRest};
 pub(crate) use joined::OtherEnd;
@@ -134,24 +136,6 @@ struct Relayed {
     /// Until the first bytes of the peer have come: they may be its Decline.
     exchange: Option<Exchange>,
     fallback: Fallback,
-}
-
-/// Between two sockets.
-#[derive(Debug, Default)]
-struct Ways {
-    outward: Direction,
-    inward: Direction,
-}
-
-/// From one socket to the other.
-#[derive(Debug, Default)]
-struct Direction {
-    kept: Kept,
-    /// The last byte of those that are kept is urgent.
-    is_urgent: bool,
-    has_ended: bool,
-    /// The other side knows that.
-    is_told: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -969,6 +953,47 @@ impl Session {
     }
 }
 
+// ---- Joined -------------------------------------------------------------------------------------
+
+impl Session {
+    /// Whether it can be [joined](Self::join) with an end of this connection. What has ended cannot: another one may have its
+    /// addresses.
+    pub(crate) fn may_join(&self, other: &Ends) -> bool {
+        matches!(&self.stage, Stage::Protected(it) if it.may_join(other))
+            && self.n.peer_addr().is_ok()
+    }
+
+    /// The other end is here: what is told of N from now on is about the H of that end.
+    pub(crate) fn join(&mut self, other: OtherEnd) {
+        let Stage::Protected(protected) = &self.stage else { return };
+        self.stage = Stage::Joined(Box::new(Joined::new(protected.rule(), other)));
+        (self.h_is, self.n_is) = (Ready::ALL, Ready::ALL);
+    }
+
+    /// Each N that the session keeps.
+    pub(crate) fn networks(&self) -> impl Iterator<Item = &TcpStream> {
+        let other = match &self.stage {
+            Stage::Joined(joined) => Some(joined.network()),
+            _ => None,
+        };
+        std::iter::once(&*self.n).chain(other)
+    }
+
+    /// What displays show of its second program, if it has two.
+    pub(crate) fn other_status(&self) -> Option<status::Connection> {
+        match &self.stage {
+            Stage::Joined(joined) => Some(joined.other_status()),
+            _ => None,
+        }
+    }
+
+    fn pass_within_host(&mut self, world: &mut World<'_>) -> Fate {
+        let Self { h, h_is, n_is, stage, .. } = self;
+        let Stage::Joined(joined) = stage else { return Fate::HasMore };
+        joined.pass((h, h_is), n_is, world.chunk)
+    }
+}
+
 // ---- Relayed ------------------------------------------------------------------------------------
 
 impl Session {
@@ -979,84 +1004,5 @@ impl Session {
         // A Decline of the peer may have crossed ours.
         let declines = |first: &[u8]| exchange.take().map_or(0, |exchange| exchange.crossed(first));
         relayed.ways.pass((h, h_is), (n, n_is), world.chunk, declines)
-    }
-}
-
-impl Ways {
-    /// Passes on what can be both ways, but for as many bytes of each piece that comes inward as `skip` says.
-    fn pass(
-        &mut self,
-        (h, h_is): (&TcpStream, &mut Ready),
-        (n, n_is): (&TcpStream, &mut Ready),
-        chunk: &mut [u8],
-        skip: impl FnMut(&[u8]) -> usize,
-    ) -> Fate {
-        let Self { outward, inward } = self;
-        let moved_outward = outward.pump((h, h_is), (n, n_is), chunk, |_| 0);
-        let moved_outward = moved_outward.and_then(|more| outward.tell(n).map(|()| more));
-        let moved_inward = inward.pump((n, n_is), (h, h_is), chunk, skip);
-        let moved_inward = moved_inward.and_then(|more| inward.tell(h).map(|()| more));
-        let (Ok(more_outward), Ok(more_inward)) = (moved_outward, moved_inward) else {
-            return Fate::Over(End::ResetBoth);
-        };
-        if outward.is_told && inward.is_told {
-            return Fate::Over(End::InOrder);
-        }
-        if more_outward || more_inward { Fate::HasMore } else { Fate::Waits }
-    }
-}
-
-impl Direction {
-    /// One side has ended, and the other has all that came before.
-    fn is_over(&self) -> bool {
-        self.has_ended && self.kept.is_empty()
-    }
-
-    /// Ends the other side as well, once it is over.
-    fn tell(&mut self, to: &TcpStream) -> Result<(), Cut> {
-        if self.is_over() && !self.is_told {
-            self.is_told = true;
-            to.shutdown(Shutdown::Write).map_err(|_| Cut)?;
-        }
-        Ok(())
-    }
-
-    /// Passes on what can be, but for as many bytes of each piece as `skip` says. True: there is
-    /// more.
-    fn pump(
-        &mut self,
-        (from, from_is): (&TcpStream, &mut Ready),
-        (to, to_is): (&TcpStream, &mut Ready),
-        chunk: &mut [u8],
-        mut skip: impl FnMut(&[u8]) -> usize,
-    ) -> Result<bool, Cut> {
-        let mut moved = 0;
-        loop {
-            if !self.kept.is_empty() {
-                if !to_is.write {
-                    return Ok(false);
-                }
-                let sent =
-                    pass_on(to, to_is, [self.kept.left().into(), Stretch::NONE], self.is_urgent)?;
-                self.kept.take(sent);
-                continue;
-            }
-            if self.has_ended || !from_is.read {
-                return Ok(false);
-            }
-            if moved >= TURN {
-                return Ok(true);
-            }
-            match intake::take(from, chunk).map_err(|_| Cut)? {
-                Intake::Bytes { count, is_urgent } => {
-                    moved += count;
-                    self.is_urgent = is_urgent;
-                    let skipped = skip(&chunk[..count]);
-                    self.kept.keep(&chunk[skipped..count]);
-                }
-                Intake::End => self.has_ended = true,
-                Intake::Nothing => from_is.read = false,
-            }
-        }
     }
 }

@@ -16,10 +16,9 @@
 //!
 //! The session is that of the end that came first. It goes on with the two H as with one H and one N that stay on TCP.
 
-use super::turn::{End, Fate, Ready, World};
-use super::{Session, Stage, Ways};
+use super::turn::{End, Fate, Ready};
+use super::ways::Ways;
 use crate::foreign::Foreign;
-use crate::protection::Ends;
 use crate::status::{self, Mode};
 use rustix::net::sockopt;
 use sidestep_proto::protection::RuleName;
@@ -43,6 +42,31 @@ pub(super) struct Joined {
 }
 
 impl Joined {
+    /// The first end was handed over by this rule.
+    pub(super) fn new(rule: RuleName, other: OtherEnd) -> Self {
+        Self { rule, other, ways: Ways::default() }
+    }
+
+    /// The other N.
+    pub(super) fn network(&self) -> &TcpStream {
+        &self.other.n
+    }
+
+    /// What displays show of the other program.
+    pub(super) fn other_status(&self) -> status::Connection {
+        self.other.status()
+    }
+
+    /// Passes on what can be, between this H and the other one.
+    pub(super) fn pass(
+        &mut self,
+        h: (&TcpStream, &mut Ready),
+        other_is: &mut Ready,
+        chunk: &mut [u8],
+    ) -> Fate {
+        self.ways.pass(h, (&self.other.h, other_is), chunk, |_| 0)
+    }
+
     pub(super) fn status(&self) -> status::Protection {
         by_rule(self.rule)
     }
@@ -77,45 +101,4 @@ impl OtherEnd {
 /// Nothing protects it: it stays in memory.
 fn by_rule(rule: RuleName) -> status::Protection {
     status::Protection { rule: rule.to_string(), version: None, cipher: None }
-}
-
-impl Session {
-    /// Whether it can be [joined](Self::join) with an end of this connection. What has ended cannot: another one may have its
-    /// addresses.
-    pub(crate) fn may_join(&self, other: &Ends) -> bool {
-        matches!(&self.stage, Stage::Protected(it) if it.may_join(other))
-            && self.n.peer_addr().is_ok()
-    }
-
-    /// The other end is here: what is told of N from now on is about the H of that end.
-    pub(crate) fn join(&mut self, other: OtherEnd) {
-        let Stage::Protected(protected) = &self.stage else { return };
-        let joined = Joined { rule: protected.rule(), other, ways: Ways::default() };
-        self.stage = Stage::Joined(Box::new(joined));
-        (self.h_is, self.n_is) = (Ready::ALL, Ready::ALL);
-    }
-
-    /// Each N that the session keeps.
-    pub(crate) fn networks(&self) -> impl Iterator<Item = &TcpStream> {
-        let other = match &self.stage {
-            Stage::Joined(joined) => Some(&*joined.other.n),
-            _ => None,
-        };
-        std::iter::once(&*self.n).chain(other)
-    }
-
-    /// What displays show of its second program, if it has two.
-    pub(crate) fn other_status(&self) -> Option<status::Connection> {
-        match &self.stage {
-            Stage::Joined(joined) => Some(joined.other.status()),
-            _ => None,
-        }
-    }
-
-    pub(super) fn pass_within_host(&mut self, world: &mut World<'_>) -> Fate {
-        let Self { h, h_is, n_is, stage, .. } = self;
-        let Stage::Joined(joined) = stage else { return Fate::HasMore };
-        let other = &joined.other.h;
-        joined.ways.pass((h, h_is), (other, n_is), world.chunk, |_| 0)
-    }
 }
