@@ -51,9 +51,6 @@ mod matched {
     pub(super) const GID: Field<4> = Field::new("Match group", 56);
 }
 
-/// The value of [`matched::GRANTED`].
-const GRANTED: u8 = 1;
-
 mod refusal {
     use super::Field;
 
@@ -85,6 +82,15 @@ impl Side {
             2 => Ok(Self::Server),
             other => Err(Error::Invalid { field: field.name, value: other.into() }),
         }
+    }
+}
+
+/// What another value would mean is not known here, so it is none.
+fn granted(reader: &Reader<'_>) -> Result<bool, Error> {
+    match reader.u8(matched::GRANTED)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(Error::Invalid { field: matched::GRANTED.name, value: other.into() }),
     }
 }
 
@@ -159,7 +165,7 @@ impl Match {
             token: reader.bytes(matched::TOKEN)?,
             port: reader.u16(matched::PORT)?,
             side: Side::parse(reader, matched::ROLE)?,
-            is_granted: reader.u8(matched::GRANTED)? == GRANTED,
+            is_granted: granted(reader)?,
             own_uid: reader.u32(matched::OWN_UID)?,
             uid: reader.u32(matched::UID)?,
             gid: reader.u32(matched::GID)?,
@@ -176,7 +182,7 @@ impl Match {
         writer.put(matched::TOKEN, self.token)?;
         writer.put(matched::PORT, self.port.to_be_bytes())?;
         writer.put(matched::ROLE, [self.side as u8])?;
-        writer.put(matched::GRANTED, [if self.is_granted { GRANTED } else { 0 }])?;
+        writer.put(matched::GRANTED, [u8::from(self.is_granted)])?;
         writer.put(matched::OWN_UID, self.own_uid.to_be_bytes())?;
         writer.put(matched::UID, self.uid.to_be_bytes())?;
         writer.put(matched::GID, self.gid.to_be_bytes())?;
