@@ -30,7 +30,10 @@ pub(crate) fn start(stage: &Stage<'_>) -> Result<String> {
     machine.start_both()?;
     // It has loaded BPF programs and attached them to a control group, and it has its socket.
     let said = machine.said(AGENT)?;
-    for line in ["the TCP option of SMC is written for", "different network namespaces meet at"] {
+    for line in [
+        "the TCP option of SMC is written for",
+        "programs of different users and network namespaces meet at",
+    ] {
         ensure!(said.contains(line), "the agent does not say '{line}':\n{said}");
     }
     // It reads states of other users' programs.
