@@ -29,7 +29,7 @@ const ARTIFACTS: [Artifact; 3] = [
 const RUNNER: &str = "org.junit.platform.console.ConsoleLauncher";
 const PACKAGE: &str = "io.netty.testsuite.transport.socket";
 
-/// Datagrams; a test that needs an address at which nobody answers; and one that encrypts for ten minutes.
+/// Datagrams; a test that needs an address without an answer; and one that encrypts for ten minutes.
 const NOT_THESE: &str = r".*\.(Datagram|Abstract|SocketConnectionAttempt|SocketSslEcho).*";
 
 /// Without it each byte that passes is a line.
