@@ -3,7 +3,7 @@
 //! What is linked with a libc asks for that libc's file, and for the versions that its names had on the machine of
 //! the build. This library does neither. The linker is given *stand-ins* for libc's files, which define nothing. So
 //! the names stay open, without a version, and are those of whatever libc the program has. Which names those may be,
-//! `tests/libc.rs` says.
+//! `cli/tests/cli/libcs.rs` says.
 //!
 //! Of the stand-ins, the library asks for three by name. Until glibc 2.34 `dlsym` and the functions of threads were in
 //! files of their own; later they are empty, and musl's loader takes all three names for itself.
