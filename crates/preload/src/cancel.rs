@@ -49,9 +49,17 @@ fn set_state(state: c_int) -> c_int {
 }
 
 /// The outermost of our frames has failed, and holds nothing: where the reason is a cancellation, the thread ends here.
-#[cold]
+/// Calls fail all the time, with `EAGAIN` above all, so glibc's pay for one look at a flag.
+#[inline(always)]
 pub(crate) fn end_if_cancelled() {
-    if real::is_musl() && errno() == libc::ECANCELED {
+    if real::is_musl() {
+        end_if_masked();
+    }
+}
+
+#[cold]
+fn end_if_masked() {
+    if errno() == libc::ECANCELED {
         test();
     }
 }

@@ -220,7 +220,7 @@ pub(crate) fn users(stage: &Stage<'_>) -> Result<String> {
     Ok("both ends have a say".to_owned())
 }
 
-/// Programs of two users that list nobody share memory if the policy of the host says so.
+/// Programs of two users with empty lists share memory if the policy of the host says so.
 pub(crate) fn policy(stage: &Stage<'_>) -> Result<String> {
     let scene = Scene::set(stage)?;
     let rules = scene.agent_directory.join("agent.toml");

@@ -82,6 +82,7 @@ fn without_room_it_says_so_once_and_keeps_whole_lines() {
     assert!(said.starts_with(&expected), "{said}");
     let whole = lines(&path).len();
     assert!(whole >= 1);
+    // Some intervals more, of which it has nothing to say. However many they are, the verdict is the same.
     std::thread::sleep(std::time::Duration::from_millis(500));
     // What is not written by the end is an error, and the only one that is said again.
     assert_eq!(end(recorder), Some(1));

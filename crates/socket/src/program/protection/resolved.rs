@@ -7,8 +7,8 @@
 //! * the one that this thread has resolved to it last, or else
 //! * the one that other threads have, if they agree: programs resolve in threads of their own, as curl does.
 //!
-//! Otherwise there is none, and the gateway refuses the connection if its rule wants one. A guess would be no danger to who is
-//! verified, but it would lead one server's bytes to another one at the same address.
+//! Otherwise there is none, and the gateway refuses the connection if its rule wants one. A guess would not deceive the
+//! verification, but it would lead one server's bytes to another one at the same address.
 //!
 //! There is no allocator here: the latest [`PLACES`] are remembered.
 
