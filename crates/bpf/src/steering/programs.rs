@@ -9,7 +9,8 @@
 //! ```
 //!
 //! The kernel asks when it looks for a *listener*: for a SYN, never for a segment of a connection that is
-//! there. So a connection costs nothing once it is made, and no change of a table can break one.
+//! there. So a connection costs nothing once it is made, and no change of a table can break one. A segment of
+//! a connection that has ended (a FIN sent again) asks as well and counts as given; the listener resets it.
 
 use sidestep_distributor::terms::TARGETS_MAX;
 
