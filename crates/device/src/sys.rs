@@ -1733,15 +1733,18 @@ pub fn hostname(into: &mut [u8]) -> &[u8] {
     &into[..len]
 }
 
-/// CPUs on which this thread may run; 1 where the kernel does not say.
+/// CPUs on which this thread may run; 1 where the kernel does not say, or has more than 1024.
+///
+/// Not libc's function: where a name has no version, glibc gives the oldest, and that one takes no size.
 #[must_use]
 pub fn allowed_cpus() -> u32 {
-    // SAFETY: all-zero is an empty set, which libc fills; not a hooked name.
+    // SAFETY: all-zero is an empty set, which the kernel fills up to its size.
     unsafe {
         let mut set: libc::cpu_set_t = core::mem::zeroed();
-        match libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) {
-            0 => libc::CPU_COUNT(&set).max(1) as u32,
-            _ => 1,
+        let size = size_of::<libc::cpu_set_t>();
+        match call!(sched_getaffinity, 0, size, &raw mut set) {
+            Ok(_) => libc::CPU_COUNT(&set).max(1) as u32,
+            Err(_) => 1,
         }
     }
 }

@@ -23,6 +23,8 @@ mod exit;
 mod exports;
 mod fork;
 mod lending;
+#[cfg(target_arch = "x86_64")]
+mod memcpy;
 mod real;
 mod resolver;
 mod seccomp;

@@ -14,7 +14,7 @@
 use std::collections::HashMap;
 
 /// The system calls of the library, in the order of the alphabet.
-const CALLS: [&str; 62] = [
+const CALLS: [&str; 63] = [
     "bind",
     "clock_gettime",
     "close",
@@ -67,6 +67,7 @@ const CALLS: [&str; 62] = [
     "rt_sigpending",
     "rt_sigprocmask",
     "rt_sigtimedwait",
+    "sched_getaffinity",
     "sched_yield",
     "sendmsg",
     "sendto",
