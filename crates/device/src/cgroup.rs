@@ -1,7 +1,7 @@
 //! How much memory the control group of this process may have.
 //!
 //! A page of a ring is charged to the group of the process that writes it first, and there is no
-//! error for one that the group may not have: the kernel ends a program. Whoever hands
+//! error for one that the group may not have: the kernel ends a program. A process that hands
 //! out rings therefore has to know the limit before. It holds for a group together with
 //! all below it, so what counts is the least on the way up to the root. In a container
 //! the names of the groups may be those of the host; then the root of what is mounted

@@ -25,7 +25,7 @@ use syscalls::Sysno;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Confinement {
-    /// Not that anybody knew.
+    /// No filter is known.
     None = 0,
     /// By a filter.
     Filtered = 1,

@@ -11,8 +11,8 @@
 //! sees the new position sees the bytes before it (producer), or may overwrite them
 //! (consumer). Its sequentially consistent half is step b of [`crate::arm`].
 //!
-//! Publication is a compare-and-exchange although the direction lock lets nobody
-//! else move the cursor: a signal handler of the same thread may have, in the
+//! Publication is a compare-and-exchange although the direction lock lets no
+//! other thread move the cursor: a signal handler of the same thread may have, in the
 //! middle of the copy. Then it fails, and the copy is made again behind the
 //! handler's bytes.
 

@@ -1,11 +1,11 @@
 //! Tables that threads and processes fill at once, without a lock and without growing.
 //!
-//! An entry begins with a [`Label`] that says what it stands for. Whoever wants the entry
+//! An entry begins with a [`Label`] that says what it stands for. A thread that wants the entry
 //! of a [`Key`] looks at a few places, beginning at one that the key determines; if none has
 //! the label, the first free or outdated one gets it. If none is to be had the table is full
 //! for this key, and its owner counts that.
 //!
-//! Two who enter the same key at once may get two entries; readers add those up. Whoever
+//! Two who enter the same key at once may get two entries; readers add those up. A thread that
 //! still counts in an entry that is just given away counts one for the new key. Neither is
 //! worth a lock in the way of a program.
 

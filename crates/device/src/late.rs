@@ -53,7 +53,7 @@ impl<T: Copy> Late<T> {
             .compare_exchange(EMPTY, COMING, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok();
         if is_ours {
-            // SAFETY: the exchange makes this the one thread that writes, and no one reads before
+            // SAFETY: the exchange makes this the one thread that writes, and no thread reads before
             // the state is THERE.
             unsafe { (*self.value.get()).write(value) };
             // Release: pairs with the Acquire in `get`.

@@ -22,7 +22,7 @@
 //!
 //! The "interrupt" is rung only when the other side said that it sleeps: a bit in
 //! its ready bitmap and one eventfd ([`channel`]) for event loops, one byte on the
-//! TCP connection ([`arm`]) for everybody else.
+//! TCP connection ([`arm`]) for all other calls.
 //!
 //! `unsafe` stands here for mapping, system calls, memory of the program ([`program`]), and the copy in and out of ring
 //! memory ([`ring`]). Which other crates have it, and for what, is said in

@@ -1,7 +1,7 @@
 //! Mappings of sealed memory files.
 //!
 //! A file that a peer maps is created once, with its final length, sparse, and
-//! sealed against shrinking and growing before anybody else sees it: a peer can
+//! sealed against shrinking and growing before another process sees it: a peer can
 //! never be hit by SIGBUS. Pages exist only where something was written.
 
 use crate::stamp::{Kind, Stamp};
@@ -148,7 +148,7 @@ pub fn zeroed<T: Zeroable + Sync>() -> Result<&'static T> {
 pub fn keep<T: Sync + 'static>(value: T) -> Result<&'static T> {
     const { assert!(align_of::<T>() <= PAGE) };
     let at = reserve(size_of::<T>())?.at(0, size_of::<T>()).cast::<T>();
-    // SAFETY: memory of this size, at a page and so aligned, that no one else knows and that is never
+    // SAFETY: memory of this size, at a page and so aligned, that no other thread knows and that is never
     // unmapped.
     unsafe {
         at.write(value);

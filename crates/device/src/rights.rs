@@ -1,6 +1,6 @@
 //! Descriptors beside messages (`SCM_RIGHTS`), where strangers can send them.
 //!
-//! A message in an AF_UNIX socket brings open files, and with the last reference to a file somebody
+//! A message in an AF_UNIX socket brings open files, and with the last reference to a file its holder
 //! has to close it. That can take as long as its owner likes: the last close of a TCP socket with
 //! unsent data sleeps for its `SO_LINGER`, in the thread that drops the message, or that closes the
 //! socket in whose queue the message lies. So no thread of a program may be the one that drops what

@@ -2,7 +2,7 @@
 //!
 //! The kernel knows that as a route: an address of an interface is a destination that is
 //! *local*, by way of this interface, and so may be a whole subnet, as 127.0.0.0/8 is by way of
-//! `lo`. One question tells it, however many addresses there are, and it waits for nobody who
+//! `lo`. One question tells it, however many addresses there are, and it waits for no process that
 //! is changing an interface, as the list of all addresses does on older kernels.
 //!
 //! ```text

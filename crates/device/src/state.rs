@@ -568,7 +568,7 @@ impl Slot {
         self.is_elsewhere.load(Ordering::Relaxed) == 0
     }
 
-    /// Address and port of the end that accepted; without the address while nobody has
+    /// Address and port of the end that accepted; without the address while no call has
     /// needed it.
     #[must_use]
     pub fn server_address(&self) -> ([u64; 2], u16) {

@@ -247,7 +247,7 @@ pub fn lock_byte(fd: i32, command: i32, at: u64) -> Result {
     unsafe { call!(fcntl, seat(fd), command, &raw mut range) }
 }
 
-/// Whether anybody else than this open file description has locked a byte of this range of a
+/// Whether another open file description than this has locked a byte of this range of a
 /// file of ours. A length of 0 goes to the end of all offsets.
 pub fn is_locked(fd: i32, at: u64, len: u64) -> Result<bool> {
     let mut range = range(at, len);

@@ -15,7 +15,7 @@
 //! that still sends or receives by TCP must not find itself beside a ring. So each call is
 //! *inside* while it lasts. [`Untracked::grow`] and [`Untracked::enter`] change one word: a call
 //! either comes before, and is seen [inside](Untracked::is_in_use) until it has returned, or it
-//! comes after, and turns back. Whoever lets it grow moves nothing before the place is empty.
+//! comes after, and turns back. The call that lets it grow moves nothing before the place is empty.
 //!
 //! The connections of a descriptor are mostly alike: the same server, the same messages. So one
 //! that ends is counted where it was, in a line that its CPU has anyway ([`Ending::join`]), and
@@ -230,13 +230,13 @@ impl Untracked {
     /// before have not returned.
     #[must_use]
     pub fn open(&self, about: About) -> bool {
-        // Acquire: pairs with the last to leave; nobody counts lengths any more. Whoever comes
+        // Acquire: pairs with the last to leave; no call counts lengths any more. A call that comes
         // meanwhile finds it closed and counts nothing.
         if self.traffic.load(Ordering::Acquire) == 0 {
             self.sent.store(0, Ordering::Relaxed);
             self.received.store(0, Ordering::Relaxed);
             self.about.store(about.word(), Ordering::Relaxed);
-            // Release: whoever comes in sees the words at their beginning.
+            // Release: a call that comes in sees the words at their beginning.
             let opened =
                 self.traffic.compare_exchange(0, OPEN, Ordering::Release, Ordering::Relaxed);
             if opened.is_ok() {
@@ -254,7 +254,7 @@ impl Untracked {
     }
 
     /// An object is to be made of the untracked connection here; `None`: it has ended. Calls turn
-    /// back from now on, and what it has carried stays until somebody [takes](Untracked::take) it.
+    /// back from now on, and what it has carried stays until the grown connection [takes](Untracked::take) it.
     #[must_use]
     pub fn grow(&self) -> Option<About> {
         let grow = |word: u64| (word & OPEN != 0).then(|| word - OPEN + GROWING);
@@ -408,7 +408,7 @@ impl About {
     }
 }
 
-/// An end that is being counted. Nobody else begins or ends anything at the place meanwhile.
+/// An end that is being counted. No other thread begins or ends anything at the place meanwhile.
 pub struct Ending<'a> {
     place: &'a Untracked,
     about: u64,
@@ -518,7 +518,7 @@ impl Inside<'_> {
         let Self(untracked) = self;
         let lengths = untracked.lengths(direction);
         let one = 1 << (sizes::class_of(len) as u32 * MESSAGES_BITS);
-        // Before we leave: whoever comes next begins at zero.
+        // Before we leave: the next call begins at zero.
         lengths.fetch_add(one, Ordering::Relaxed);
         let leave = |word: u64| with(word, direction, len).map(|word| word - ONE_CALL);
         // Release: pairs with `open` and `is_in_use`.
@@ -769,8 +769,8 @@ mod loom_tests {
         Some(sent)
     }
 
-    /// A call on one CPU, somebody who needs more than a place on another: when he finds
-    /// nobody inside, no plain call is under way, and the message is counted here or there.
+    /// A call on one CPU, one that needs more than a place on another: when that finds
+    /// no call inside, no plain call is under way, and the message is counted here or there.
     #[test]
     fn whoever_finds_it_empty_is_alone() {
         loom::model(|| {
@@ -847,7 +847,7 @@ mod loom_tests {
         });
     }
 
-    /// Connections begin and end while somebody looks: he sees each of them once.
+    /// Connections begin and end while a thread looks: it sees each of them once.
     #[test]
     fn who_looks_sees_every_connection_once() {
         loom::model(|| {

@@ -18,7 +18,7 @@
 //! it is.
 //!
 //! *No data is taken for a bell.* The sender turns before it sends the first byte that means
-//! something else. Whoever has looked at bytes of the queue and asks for the turn *then*
+//! something else. A receiver that has looked at bytes of the queue and asks for the turn *then*
 //! learns of every turn that comes before one of them.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};

@@ -17,8 +17,8 @@ use thiserror::Error;
 
 use crate::affinity::{self, CPUS_MAX};
 
-/// Who competes with the measured programs for the CPUs, and how much of these they may
-/// use. The default: no one, and all.
+/// What competes with the measured programs for the CPUs, and how much of these they may
+/// use. The default: no program, and all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Contention {
     /// Endless loops beside the measured programs.
@@ -92,7 +92,7 @@ pub enum NeighboursError {
 }
 
 impl Contention {
-    /// No one competes.
+    /// No program competes.
     pub const NONE: Self = Self {
         neighbours: Neighbours { count: 0, priority: Priority::Same },
         cpu_quota: None,

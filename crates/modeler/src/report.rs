@@ -1,4 +1,4 @@
-//! The report: a table for the terminal, a page for everybody else, and the
+//! The report: a table for the terminal, a page for all other readers, and the
 //! document itself as a file.
 //!
 //! ```text

@@ -2,7 +2,7 @@
 //!
 //! A link of SMC-R is a pair of *queue pairs* (QPs), one at either end. Over it go SENDs, short
 //! messages that the other side receives in order (LLC, CDC), and RDMA WRITEs, which put bytes into
-//! memory that the other side has registered, without anybody there doing anything. A WRITE is
+//! memory that the other side has registered, without a call of a program there. A WRITE is
 //! allowed by its key, and both kinds arrive once and in order, or the QP breaks.
 //!
 //! | Module | What |

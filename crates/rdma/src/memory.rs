@@ -23,8 +23,8 @@ pub struct Shared {
     is_ours: bool,
 }
 
-// SAFETY: the bytes are only ever copied in and out, by whoever may; what is copied while somebody
-// else writes is any mixture, as with hardware.
+// SAFETY: the bytes are only ever copied in and out; what is copied while another side
+// writes is any mixture, as with hardware.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}

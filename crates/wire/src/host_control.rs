@@ -234,7 +234,7 @@ pub struct Introduction {
     pub instance: Instance,
     /// Whether the sender waits for an Introduction in return.
     pub reply_wanted: bool,
-    /// The sender's process ID. For display only: it may mean someone else in another namespace.
+    /// The sender's process ID. For display only: it may mean another process in another namespace.
     pub pid: u32,
     /// Bytes of the memory handed over. A claim, to be checked against the descriptor.
     pub slab_len: u64,

@@ -228,7 +228,7 @@ fn fmt_24_bits([high, middle, low]: [u8; 3], f: &mut fmt::Formatter<'_>) -> fmt:
     write!(f, "{:#08x}", u32::from_be_bytes([0, high, middle, low]))
 }
 
-/// The key to a receive buffer, without which the sender's RDMA adapter lets no one write.
+/// The key to a receive buffer, without which the receiver's RDMA adapter lets no peer write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Rkey(pub u32);
 

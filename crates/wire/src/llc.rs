@@ -12,7 +12,7 @@
 //! | [`DeleteLink`] | this link, or the whole group, ends |
 //! | [`ConfirmRkey`], [`ConfirmRkeyContinuation`] | here is another receive buffer |
 //! | [`DeleteRkey`] | these receive buffers are gone |
-//! | [`TestLink`] | is someone there? |
+//! | [`TestLink`] | is the other side there? |
 //!
 //! Each is a request that the other side answers with a response of the same type. The frame:
 //!
@@ -83,7 +83,7 @@ pub enum Message {
     ConfirmRkey(ConfirmRkey),
     /// The same on further links, in version 1.
     ConfirmRkeyContinuation(ConfirmRkeyContinuation),
-    /// Is someone there?
+    /// Is the other side there?
     TestLink(TestLink),
     /// The end of receive buffers.
     DeleteRkey(DeleteRkey),

@@ -66,7 +66,7 @@ const PAD_SHIFT: u32 = 4;
 const PAD_MASK: u8 = 0x03;
 const VERSION_MASK: u8 = 0x0F;
 const FLAG_ACK_REQUEST: u8 = 0x80;
-/// The partition that everybody is in, and the part of it that is compared: the rest says whether
+/// The partition that all members are in, and the part of it that is compared: the rest says whether
 /// a member is a full one.
 const P_KEY_DEFAULT: u16 = 0xFFFF;
 const P_KEY_MASK: u16 = 0x7FFF;

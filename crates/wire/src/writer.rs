@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::field::Field;
 
-/// A message being written. It starts out as zeros, so that what no one writes is reserved.
+/// A message being written. It starts out as zeros, so what is not written is reserved.
 #[derive(Debug)]
 pub(crate) struct Writer<'a> {
     bytes: &'a mut [u8],

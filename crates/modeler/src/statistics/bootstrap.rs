@@ -64,7 +64,7 @@ fn interval_of_median(ratios: &[f64]) -> [f64; 2] {
 }
 
 /// Medians that are drawn: enough that another seed would move the bounds by less
-/// than anybody prints.
+/// than is printed.
 const RESAMPLES: usize = 10_000;
 
 /// Medians beyond the interval at either end: 2.5 %.

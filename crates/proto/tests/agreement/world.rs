@@ -1443,7 +1443,7 @@ impl World {
 
     // Strangers
 
-    /// Somebody who is no end of it binds the connection's name.
+    /// A process that is no end of it binds the connection's name.
     pub(crate) fn take_name(&mut self, connection: usize) {
         self.names.entry(connection).or_default();
     }

@@ -1,6 +1,6 @@
 //! Compares what programs were told with what TCP could have told them.
 //!
-//! A call takes effect at one moment between its begin and its end. Which, nobody outside knows; so the checker has all
+//! A call takes effect at one moment between its begin and its end. Which, is not seen from outside; so the checker has all
 //! connections of TCP that there may be by now, and each answer leaves those that could have given it. When none is
 //! left, no TCP would have answered so.
 //!

@@ -177,7 +177,7 @@ impl Adapter {
         Self::drawing_from(rand::make_rng(), address, source_port)
     }
 
-    /// One whose numbers, PSNs and keys come from a seed, so anybody can guess them: for simulated
+    /// One whose numbers, PSNs and keys come from a seed, so they can be guessed: for simulated
     /// worlds.
     #[must_use]
     pub fn seeded(seed: u64, address: IpAddr, source_port: u16) -> Self {

@@ -1,4 +1,4 @@
-//! epoll: the kernel's set for everybody else's descriptors, ours for the rings.
+//! epoll: the kernel's set for descriptors that are not ours, ours for the rings.
 //!
 //! The program's epoll descriptor stays a real one. While a socket is on TCP its
 //! registration is exactly the program's. When its bytes move, the registration is

@@ -2,8 +2,8 @@
 //!
 //! Logging crates allocate and lock; a hook may run inside `malloc` or a signal
 //! handler. So: a fixed buffer, `write(2)`, and nothing else. Peers can make us log,
-//! so a line that cannot be written at once is lost: whoever does not read a program's
-//! standard error must not stop it, nor its end kill it. They decide how often, too: a
+//! so a line that cannot be written at once is lost: a reader that leaves a program's
+//! standard error alone must not stop it, nor its end kill it. They decide how often, too: a
 //! process has [`LINES_MAX`] lines a second, and the first line after that says how many
 //! were left out. [`Level::Debug`] and [`Level::Trace`] are for those who want them all.
 

@@ -446,7 +446,7 @@ mod tests {
         }
     }
 
-    /// A letter in somebody's name: us, one we know, or one of whom we never heard.
+    /// A letter in the name of a process: us, one we know, or one of which we never heard.
     #[derive(Clone, Debug)]
     struct Letter {
         from: u8,

@@ -212,7 +212,7 @@ impl Home {
         let Some(_held) = Held::try_enter(self.lock.get()) else { return };
         for _ in 0..SWEEP_LEN.min(lingering) {
             let next = self.tables.lingering.next();
-            // Freed, it is anybody's: it lingers no more before that.
+            // Freed, it may be of any connection: it lingers no more before that.
             if let Some(index) = next.filter(|index| self.linger_no_more(*index))
                 && !self.free_slot(index)
             {

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! When the TCP option was agreed with another host, the number of the descriptor means H from
-//! then on, and the gateway has N. That holds for everybody whom the kernel serves by that number:
+//! then on, and the gateway has N. That holds wherever the kernel serves by that number:
 //! `poll` and `epoll`, forked children, programs that are begun or that get it by `SCM_RIGHTS`. So
 //! bytes, readiness, errors and ends need nothing new. What is N's and shows are its addresses,
 //! which are kept ([`name`](crate::program::hand_over::name)), and the options that it had, which H is given.
@@ -23,7 +23,7 @@
 //! from their first byte.
 //!
 //! After a `connect` that did not wait, it is not known yet what came of the option, and the socket is
-//! [`Phase::Offered`](crate::table::sock::Phase::Offered). Not a byte may go by N then, because the other host waits for CLC: whoever
+//! [`Phase::Offered`](crate::table::sock::Phase::Offered). Not a byte may go by N then, because the other host waits for CLC: each call that
 //! uses the socket, or waits for it, looks first ([`settle`](crate::program::hand_over::settle)).
 
 use crate::process::options;

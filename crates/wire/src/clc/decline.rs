@@ -1,6 +1,6 @@
 //! Decline: "let us stay with TCP".
 //!
-//! It takes the place of the CLC message the other side expects. No one answers it; both sides go
+//! It takes the place of the CLC message the other side expects. It has no answer; both sides go
 //! on as plain TCP with the next byte. Everything but the diagnosis is for the log, save one bit:
 //! *out of sync* tells the receiver that the link group it wanted to use does not exist here.
 //!

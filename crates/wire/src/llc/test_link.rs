@@ -1,4 +1,4 @@
-//! TEST LINK: "is someone there?"
+//! TEST LINK: "is the other side there?"
 //!
 //! It goes over a link on which nothing arrived for a while (30 seconds, with Linux). The response
 //! says the same bytes again. Without one the link is down.

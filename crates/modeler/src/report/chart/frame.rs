@@ -95,7 +95,7 @@ pub(in crate::report) fn class(transport: Transport) -> &'static str {
     }
 }
 
-/// A coordinate: a tenth is less than anybody sees.
+/// A coordinate: a tenth is less than an eye sees.
 pub(super) fn n(coordinate: f64) -> String {
     let text = format!("{coordinate:.1}");
     text.strip_suffix(".0").map_or_else(|| text.clone(), str::to_owned)

@@ -25,7 +25,7 @@ struct World {
 struct Connection {
     token: Option<usize>,
     reply_at_ns: Option<u64>,
-    /// The reply has been taken: what follows is the end, if anybody asks.
+    /// The reply has been taken: what follows is the end, if the generator asks.
     replied: bool,
     broken: bool,
 }

@@ -218,7 +218,7 @@ impl Play {
         }
     }
 
-    /// The network is whole again, and everybody listens. Then all comes to rest.
+    /// The network is whole again, and all hosts listen. Then all comes to rest.
     fn settle(&mut self) {
         self.table.cuts.clear();
         self.table.swallows.clear();

@@ -12,7 +12,7 @@
 //! | `SO_RCVBUFFORCE`, `SO_RCVBUF` | receiver | 92 packets of 1 KiB fill it, and a peer sends 129 at once |
 //!
 //! `PROBE` and not `DO`: both send identification 0 and "don't fragment", but `DO` believes ICMP
-//! messages about narrow places, which anybody can forge. TTL, traffic class and flow label are
+//! messages about narrow places, which any host can forge. TTL, traffic class and flow label are
 //! the kernel's: the ICRC does not cover them. No other IP options are set, which receivers would
 //! not expect.
 //!

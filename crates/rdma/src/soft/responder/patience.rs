@@ -9,7 +9,7 @@ use std::time::Duration;
 use sidestep_wire::Psn;
 
 /// What it begins with, and at least is. A host that is busy with a stream is still awake then: with 100 µs
-/// everybody on both sides had fallen asleep when the packet was told, and a stream that loses one in a
+/// all threads of both sides had fallen asleep when the packet was told, and a stream that loses one in a
 /// thousand had 0.34 times the bytes of one that loses none, instead of 0.53.
 const LEAST: Duration = Duration::from_micros(20);
 const MOST: Duration = Duration::from_millis(5);
