@@ -24,8 +24,10 @@
 //! | `sim` | ten thousand simulated worlds of each kind by their seeds, for the night |
 
 mod bench;
+mod callgrind;
 mod capture;
 mod compat;
+mod costs;
 mod cpus;
 mod debian;
 mod demo;
@@ -97,6 +99,8 @@ enum Task {
     Bench(bench::BenchOptions),
     /// Which files a warm send and a warm receive pass, as ARCHITECTURE.md says, and what they execute.
     Walk,
+    /// What messages and connections cost in instructions and system calls, beside the record of bench/costs.jsonl.
+    Costs(costs::Options),
     /// Which thread had which CPU beside endless loops, TCP and shared memory, as a picture (needs root).
     Schedule(schedule::Options),
     /// Connections that come and go for an hour, between two hosts and within one: nothing grows.
@@ -153,6 +157,7 @@ fn main() -> Result<()> {
             bench::run(&options)
         }
         Task::Walk => walk::run(),
+        Task::Costs(options) => costs::run(&options),
         Task::Schedule(options) => {
             build()?;
             schedule::run(&options)
@@ -236,6 +241,8 @@ const LANES: &[lanes::Lane] = &[
         &["hostile"],
         &["compat", "--short"],
         &["suites", "--short"],
+        &["walk"],
+        &["costs"],
     ],
 ];
 

@@ -1,6 +1,6 @@
 //! `cargo xtask walk`: which files one warm send and one warm receive pass, and what they execute.
 //!
-//! Callgrind counts the calls of `tests/walk/walk.c`, with the library as it is shipped; the table of debug
+//! Callgrind counts the calls of `tests/costs/costs.c`, with the library as it is shipped; the table of debug
 //! information that comes with it says from which file each instruction is, whatever was inlined into what.
 //! ARCHITECTURE.md shows the same walk in a table, so the two are compared: a file that is in one of them alone is
 //! an error.
@@ -10,12 +10,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::bench::place;
+use crate::callgrind::{self, Count};
 
 /// Calls that are counted.
 const ROUNDS: u64 = 1000;
@@ -23,67 +23,38 @@ const ROUNDS: u64 = 1000;
 /// The most files that a send or a receive may pass.
 const FILES_MAX: usize = 10;
 
-/// The library of the walk has a target directory of its own: it is built as it is shipped, whatever profile the
-/// other commands were told to use.
-const TARGET: &str = "walk";
-
-/// What would change that profile.
-const PROFILE: [&str; 3] = [
-    "CARGO_PROFILE_RELEASE_LTO",
-    "CARGO_PROFILE_RELEASE_CODEGEN_UNITS",
-    "CARGO_PROFILE_RELEASE_DEBUG",
-];
-
 /// Counts, prints, and compares with ARCHITECTURE.md; without Valgrind or a C compiler it says so.
 ///
 /// **Errors**: the connection of the program has not moved, a call passes too many files, or the table is another.
 pub(crate) fn run() -> Result<()> {
-    if let Some(missing) = ["valgrind", "gcc"].iter().find(|it| place::find_command(it).is_none()) {
-        println!("walk: skipped, there is no {missing}");
+    if let Some(missing) = callgrind::missing() {
+        println!("walk: skipped: {missing}");
         return Ok(());
     }
     let root = place::repo_root()?;
-    let scratch = place::scratch_dir(&root, TARGET)?;
-    let library = build(&scratch)?;
-    let program = place::compile_c(&root.join("tests/walk/walk.c"), &scratch)?;
+    let scratch = place::scratch_dir(&root, "walk")?;
+    let library = callgrind::shipped_library(&root)?;
+    let program = place::compile_c(&root.join("tests/costs/costs.c"), &scratch)?;
     let table = Table::read(&fs::read_to_string(root.join("ARCHITECTURE.md"))?)?;
     let mut wrong = String::new();
     for (name, function, told) in
-        [("send", "walk_send", &table.send), ("receive", "walk_receive", &table.receive)]
+        [("send", "counted_send", &table.send), ("receive", "counted_receive", &table.receive)]
     {
         let profile = scratch.join(function).with_extension("callgrind");
-        count(&program, &library, function, &profile)?;
+        let count = Count {
+            program: &program,
+            library: &library,
+            options: "promotion=early",
+            kind: "message",
+            functions: &[function],
+            rounds: ROUNDS,
+        };
+        count.into_profile(&profile)?;
         let passed = Passed::parse(&fs::read_to_string(&profile)?, &root);
         println!("{}", passed.report(name));
         wrong += &passed.complaints(name, told);
     }
     ensure!(wrong.is_empty(), "{}", wrong.trim_end());
-    Ok(())
-}
-
-fn build(target: &Path) -> Result<PathBuf> {
-    let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--quiet", "--release", "--package", crate::LIBRARY]);
-    cargo.arg("--target-dir").arg(target);
-    PROFILE.iter().for_each(|name| _ = cargo.env_remove(name));
-    crate::run(&mut cargo)?;
-    Ok(target.join("release/libsidestep.so"))
-}
-
-fn count(program: &Path, library: &Path, function: &str, profile: &Path) -> Result<()> {
-    let output = Command::new("valgrind")
-        .args(["--tool=callgrind", "--compress-strings=no", "--compress-pos=no"])
-        .arg(format!("--toggle-collect={function}"))
-        .arg(format!("--callgrind-out-file={}", profile.display()))
-        .arg(program)
-        .arg(ROUNDS.to_string())
-        .env("LD_PRELOAD", library)
-        .env("SIDESTEP_OPTIONS", "promotion=early")
-        .output()
-        .context("starting valgrind")?;
-    if !output.status.success() {
-        bail!("{}:\n{}", output.status, String::from_utf8_lossy(&output.stderr));
-    }
     Ok(())
 }
 
