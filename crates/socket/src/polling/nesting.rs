@@ -177,3 +177,136 @@ impl Set {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::test_runner::Config;
+    use std::collections::BTreeMap;
+    use std::fs;
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+    const SETS: usize = 5;
+
+    /// Sets of the kernel, and what is known of each.
+    struct World {
+        kernel: Vec<OwnedFd>,
+        sets: Vec<&'static Set>,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let kernel: Vec<OwnedFd> = (0..SETS)
+                .map(|_| {
+                    // SAFETY: no memory operands; the descriptor is new, and no other's.
+                    unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC)) }
+                })
+                .collect();
+            let sets = kernel.iter().map(|_| set::SETS.take().unwrap()).collect();
+            Self { kernel, sets }
+        }
+
+        fn fd(&self, set: usize) -> i32 {
+            self.kernel[set].as_raw_fd()
+        }
+
+        fn control(&self, operation: i32, (outer, inner): (usize, usize), events: u32) {
+            let mut event = libc::epoll_event { events, u64: data_of(inner) };
+            // SAFETY: one live epoll_event for as long as the call takes.
+            let event = unsafe { Argument::new(&raw mut event, 1) };
+            let set_of = |_| Some(self.sets[outer]);
+            let inside = (self.fd(inner), self.sets[inner]);
+            let _ = control(set_of, self.fd(outer), operation, inside, event);
+        }
+
+        /// What we have in a set, by number, with what it is reported for.
+        fn listed(&self, outer: usize) -> BTreeMap<usize, u32> {
+            let nestings = self.sets[outer].nestings().filter(|it| it.inner().is_some());
+            let place = |it: &Nesting| self.sets.iter().position(|set| it.is_about(set)).unwrap();
+            nestings.map(|it| (place(it), it.events.load(Ordering::Relaxed))).collect()
+        }
+
+        /// What the kernel has in it: `tfd: 5 events: 1 data: 7 …`.
+        fn of_kernel(&self, outer: usize) -> BTreeMap<usize, u32> {
+            let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", self.fd(outer))).unwrap();
+            let entries = info.lines().filter(|line| line.starts_with("tfd:"));
+            let entry = |line: &str| {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                let inner = (0..SETS).find(|set| self.fd(*set).to_string() == words[1]).unwrap();
+                let events = u32::from_str_radix(words[3], 16).unwrap();
+                // The kernel adds these by itself.
+                (inner, events & !(mask::ERR | mask::HUP))
+            };
+            entries.map(entry).collect()
+        }
+    }
+
+    impl Drop for World {
+        fn drop(&mut self) {
+            let _structure = Held::enter(STRUCTURE.get());
+            self.sets.iter().for_each(|set| set.leave_nestings());
+            self.sets.iter().for_each(|set| set::SETS.give(set));
+        }
+    }
+
+    fn data_of(set: usize) -> u64 {
+        100 + set as u64
+    }
+
+    /// The kernel is the oracle: what it has refused (a circle, too deep, there already) is in no list.
+    #[test]
+    fn a_list_is_what_the_kernel_has_accepted() {
+        let operation = prop_oneof![3 => Just(libc::EPOLL_CTL_ADD), 1 => Just(libc::EPOLL_CTL_MOD), 2 => Just(libc::EPOLL_CTL_DEL)];
+        let events = prop_oneof![Just(mask::IN), Just(mask::IN | EPOLLET), Just(mask::OUT)];
+        let step = (operation, (0..SETS, 0..SETS), events);
+        let config = Config { cases: 64, failure_persistence: None, ..Config::default() };
+        proptest!(config, |(steps in vec(step, 1..60))| {
+            let world = World::new();
+            for (operation, pair, events) in steps {
+                world.control(operation, pair, events);
+                for outer in 0..SETS {
+                    prop_assert_eq!(world.listed(outer), world.of_kernel(outer));
+                }
+            }
+            for set in 0..SETS {
+                let outers = world.sets[set].outers.load(Ordering::Relaxed);
+                let known = (0..SETS).filter(|outer| world.listed(*outer).contains_key(&set));
+                prop_assert_eq!(outers as usize, known.count());
+            }
+        });
+    }
+
+    #[test]
+    fn a_set_is_found_by_what_it_is_reported_with_and_asked_again_by_level_alone() {
+        let world = World::new();
+        let outer = world.sets[0];
+        world.control(libc::EPOLL_CTL_ADD, (0, 1), mask::IN);
+        world.control(libc::EPOLL_CTL_ADD, (0, 2), mask::IN | EPOLLET);
+        world.control(libc::EPOLL_CTL_ADD, (0, 3), mask::IN | EPOLLONESHOT);
+        world.control(libc::EPOLL_CTL_ADD, (0, 4), mask::OUT);
+        for inner in 1..SETS {
+            let found = outer.nested_as(data_of(inner)).unwrap();
+            assert!(core::ptr::eq(found, world.sets[inner]));
+            assert_eq!(outer.is_nested_by_level(data_of(inner)), inner == 1);
+        }
+        assert!(outer.nested_as(data_of(0)).is_none());
+        assert_eq!(outer.nested_by_level().count(), 1);
+        world.control(libc::EPOLL_CTL_MOD, (0, 4), mask::IN);
+        assert_eq!(outer.nested_by_level().count(), 2);
+        world.control(libc::EPOLL_CTL_DEL, (0, 1), 0);
+        assert!(outer.nested_as(data_of(1)).is_none() && outer.nested().count() == 3);
+    }
+
+    /// The sixteen places of before were never given back.
+    #[test]
+    fn places_are_used_again() {
+        let world = World::new();
+        for _ in 0..100 {
+            world.control(libc::EPOLL_CTL_ADD, (0, 1), mask::IN);
+            world.control(libc::EPOLL_CTL_DEL, (0, 1), 0);
+        }
+        assert_eq!(world.sets[0].nestings().count(), 1);
+    }
+}

@@ -347,3 +347,81 @@ impl Set {
 pub(super) fn registration_of(data: u64) -> Option<&'static Registration> {
     REGISTRATIONS.at(usize::try_from(data).ok()?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::polling::set::SETS;
+
+    const WISH: u64 = 7;
+
+    /// In a set of its own, of a socket on TCP.
+    fn registration(events: u32) -> (&'static Registration, &'static Set) {
+        let (registration, set) = (REGISTRATIONS.take().unwrap(), SETS.take().unwrap());
+        registration.set.set(Some(set));
+        registration.data.store(WISH, Ordering::Relaxed);
+        registration.events.store(events, Ordering::Relaxed);
+        (registration, set)
+    }
+
+    fn told(registration: &Registration, set: &Set) -> Option<(u32, u64)> {
+        registration.report_of_kernel(set, mask::IN).map(|event| (event.events, event.u64))
+    }
+
+    #[test]
+    fn errors_and_the_end_of_both_are_told_unasked() {
+        assert_eq!(interest_of(mask::IN), mask::IN | mask::ERR | mask::HUP);
+        let flags = EPOLLET | EPOLLONESHOT | set::EPOLLEXCLUSIVE;
+        assert_eq!(interest_of(flags), mask::ERR | mask::HUP, "how to report is no interest");
+    }
+
+    #[test]
+    fn what_the_kernel_reports_comes_with_the_data_of_the_program() {
+        let (registration, set) = registration(mask::IN);
+        assert_eq!(told(registration, set), Some((mask::IN, WISH)));
+        assert_eq!(told(registration, set), Some((mask::IN, WISH)), "as often as the kernel does");
+        let other = SETS.take().unwrap();
+        assert_eq!(told(registration, other), None, "a report that came late");
+    }
+
+    #[test]
+    fn a_one_shot_registration_is_reported_once_until_it_is_armed_again() {
+        let (registration, set) = registration(mask::IN | EPOLLONESHOT);
+        assert_eq!(told(registration, set), Some((mask::IN, WISH)));
+        assert_eq!(told(registration, set), None);
+        registration.wish_for(set, libc::epoll_event { events: mask::IN | EPOLLONESHOT, u64: 8 });
+        assert_eq!(told(registration, set), Some((mask::IN, 8)));
+        assert_eq!(told(registration, set), None);
+    }
+
+    /// The kernel has no such set: the program's MOD fails, and all is as it was.
+    #[test]
+    fn a_modification_that_the_kernel_refuses_changes_nothing() {
+        let (registration, set) = registration(mask::IN | EPOLLONESHOT);
+        assert!(told(registration, set).is_some());
+        let wish = libc::epoll_event { events: mask::OUT | EPOLLONESHOT, u64: 8 };
+        assert_eq!(registration.modify_marked(set, -1, wish), Err(libc::EBADF));
+        assert_eq!(registration.events.load(Ordering::Relaxed), mask::IN | EPOLLONESHOT);
+        assert_eq!(registration.data.load(Ordering::Relaxed), WISH);
+        assert_eq!(told(registration, set), None, "it is still spent");
+    }
+
+    #[test]
+    fn without_a_socket_there_is_nothing_to_report() {
+        let (registration, _) = registration(mask::IN);
+        assert_eq!(registration.evaluate(), (0, false));
+        assert!(registration.is_spent());
+        let (edge, _) = self::registration(mask::IN | EPOLLET);
+        assert!(!edge.is_spent(), "an edge is not looked at before it is due");
+    }
+
+    #[test]
+    fn a_tag_is_the_address_of_a_registration_and_no_other_word_is() {
+        let (registration, _) = registration(mask::IN);
+        let tag = core::ptr::from_ref(registration) as u64;
+        assert!(registration_of(tag).is_some_and(|it| core::ptr::eq(it, registration)));
+        for word in [0, 1, tag + 1, tag - 1, u64::MAX] {
+            assert!(registration_of(word).is_none(), "{word:#x}");
+        }
+    }
+}

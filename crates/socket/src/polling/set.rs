@@ -602,6 +602,31 @@ mod tests {
         assert_eq!(charged(), [2, 11, 1]);
     }
 
+    /// A list of registrations, beside a list of their numbers.
+    #[test]
+    fn a_registration_is_unlinked_from_its_place_alone() {
+        let config = Config { failure_persistence: None, ..Config::default() };
+        proptest!(config, |(out in vec(0..8usize, 0..16))| {
+            let first = AtomicRef::new(None);
+            let all: Vec<_> = (0..8).map(|_| REGISTRATIONS.take().unwrap()).collect();
+            for registration in &all {
+                registration.next_of_set.set(first.get());
+                first.set(Some(*registration));
+            }
+            let mut left: Vec<usize> = (0..8).rev().collect();
+            for at in out {
+                // Also one that is out already.
+                unlink(&first, all[at], |it| &it.next_of_set);
+                left.retain(|it| *it != at);
+                let linked = walk(&first, |it| &it.next_of_set);
+                let place =
+                    |it: &Registration| all.iter().position(|one| core::ptr::eq(*one, it)).unwrap();
+                prop_assert_eq!(&linked.map(place).collect::<Vec<_>>(), &left);
+            }
+            all.into_iter().for_each(|it| REGISTRATIONS.give(it));
+        });
+    }
+
     /// What is carried is a queue of which one registration's events can be taken out: beside a list.
     #[test]
     fn carried_events_come_out_in_order_and_none_that_was_forgotten() {

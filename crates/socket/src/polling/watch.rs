@@ -48,3 +48,26 @@ impl Watch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::polling::set::SETS;
+    use sidestep_proto::readiness::mask;
+
+    #[test]
+    fn what_is_waited_for_on_a_descriptor_is_of_one_set_until_it_is_forgotten() {
+        const FD: i32 = 900;
+        let (set, other) = (SETS.take().unwrap(), SETS.take().unwrap());
+        let watch = Watch::place(FD).unwrap();
+        assert!(core::ptr::eq(watch, Watch::of(FD).unwrap()), "a descriptor has one place");
+        assert!(!watch.is_of(Some(set)) && !watch.is_of(None));
+        watch.set.set(Some(set));
+        watch.wish_for(libc::epoll_event { events: mask::IN, u64: 7 });
+        assert!(watch.is_of(Some(set)) && !watch.is_of(Some(other)));
+        watch.forget();
+        watch.forget();
+        assert!(!watch.is_of(Some(set)));
+        assert!(Watch::of(-1).is_none() && Watch::place(-1).is_none(), "no number of a descriptor");
+    }
+}
