@@ -23,11 +23,13 @@ unsafe extern "C-unwind" {
 }
 
 /// Makes a call of libc's that may wait, from below our frames.
-#[inline]
+#[inline(always)]
 pub(crate) fn below_us<T>(call: impl FnOnce() -> T) -> T {
     if real::is_musl() { masked(call) } else { call() }
 }
 
+/// Cold, so that glibc's calls stay a jump on the way of the program's.
+#[cold]
 fn masked<T>(call: impl FnOnce() -> T) -> T {
     let before = set_state(MASKED);
     if before != ENABLED {
