@@ -46,8 +46,8 @@
 //!                          └────── declined ──> Relayed ──┘
 //! ```
 //!
-//! H carries `SO_LINGER` of 0 until it is closed in order: whatever becomes of this process, the
-//! program sees a reset, and never an end that its peer has not said.
+//! H carries `SO_LINGER` of 0 until it is closed in order, and so does N but where TLS tells ends: whatever becomes of this
+//! process, the programs at both ends see a reset, and never an end that their peer has not said.
 //!
 //! # Whom it believes
 //!

@@ -42,6 +42,9 @@ pub const BACKLOG: i32 = 1024;
 /// After the peer has left N, RDMA packets of it may still be under way: so long is waited for an
 /// end by CDC.
 pub const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
+/// The same if N was reset. A gateway of Sidestep does that only when it dies or gives the connection up, and nothing comes
+/// any more; other peers have said their end by RDMA just before.
+pub const RESET_PATIENCE: Duration = Duration::from_millis(25);
 /// How long connections are given to end when the gateway ends.
 pub const FAREWELL: Duration = Duration::from_millis(500);
 /// How long a gateway that gives its place away waits for the next one to read.

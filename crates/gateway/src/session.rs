@@ -58,7 +58,7 @@ use crate::handshakes::Done;
 use crate::intake::{self, Intake};
 use crate::lent::{self, Ahead, Ring};
 use crate::lessons::{self, Lessons};
-use crate::limits::{LEAVE_PATIENCE, N_KEEPALIVE, SEND_BUFFER_MAX, TURN};
+use crate::limits::{LEAVE_PATIENCE, N_KEEPALIVE, RESET_PATIENCE, SEND_BUFFER_MAX, TURN};
 use crate::nic::Nic;
 use crate::output;
 use crate::protection::{Ends, Protection};
@@ -152,6 +152,8 @@ impl Session {
         let Offer { side, rmbe, connection, uid, .. } = offer;
         let server = (side == Side::Client).then(|| connection.peer_addr().ok()).flatten();
         let rendezvous = Rendezvous { exchange, unsent: Kept::default() };
+        // If this process dies, the kernel resets N: an end would be a lie, and a peer by SMC-R would wait for more.
+        let _ = sockopt::set_socket_linger(&*connection, Some(Duration::ZERO));
         Self {
             number,
             uid,
@@ -377,8 +379,9 @@ impl Session {
     /// where an adapter may read its ring until the host's connection is gone.
     pub(crate) fn end(self, end: End) -> Option<(AlertToken, TcpStream)> {
         if end == End::InOrder {
-            // If it fails, the program sees a reset.
+            // If it fails, the program sees a reset, and the peer.
             let _ = sockopt::set_socket_linger(&self.h, None);
+            let _ = sockopt::set_socket_linger(&*self.n, None);
         }
         if end == End::ResetBoth {
             // The program has N as well, and closing ours would say nothing.
@@ -851,10 +854,17 @@ impl Moved {
             Ok(_) => return Err(Cut),
             Err(_) => true,
         };
-        let until = now + LEAVE_PATIENCE;
+        let until = now + self.leave_patience(is_reset);
         let leave = self.leave.get_or_insert(Leave { until, is_reset, was_heard: false });
         leave.is_reset |= is_reset;
+        leave.until = leave.until.min(until);
         Ok(())
+    }
+
+    /// How long the peer, which has left N, is waited for. One that has ended in order may have reset N then: Linux does
+    /// for a program with an `SO_LINGER` of 0.
+    const fn leave_patience(&self, is_reset: bool) -> Duration {
+        if is_reset && !self.peer_has_ended { RESET_PATIENCE } else { LEAVE_PATIENCE }
     }
 
     /// The peer has left N. If it says nothing by CDC either, it is gone.
@@ -863,7 +873,7 @@ impl Moved {
         let Some(leave) = self.leave.filter(|leave| leave.until <= now) else { return Ok(()) };
         let has_unread = |it: Readable<'_>| !it.is_empty();
         if leave.was_heard || world.host.readable(self.token).is_ok_and(has_unread) {
-            let until = now + LEAVE_PATIENCE;
+            let until = now + self.leave_patience(leave.is_reset);
             self.leave = Some(Leave { until, was_heard: false, ..leave });
             return Ok(());
         }

@@ -4,14 +4,15 @@ use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpStream};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use sidestep_gateway::limits::LEAVE_PATIENCE;
 use sidestep_gateway::status::Mode;
 use sidestep_wire::clc::{Decline, EMITTED_LEN_MAX, Header, Message};
 use sidestep_wire::host_control::Side;
 use sidestep_wire::{Diagnosis, PeerId, RmbeSize};
 
-use crate::scene::{CLIENT, SERVER, Scene, address};
+use crate::scene::{CLIENT, SERVER, Scene, adapters, address};
 use crate::{by_hand, receive, receive_end, receive_from, receive_reset, send};
 
 #[test]
@@ -27,6 +28,26 @@ fn a_gateway_that_dies_resets_its_programs() {
     // Its program closes what is left.
     drop(client);
     receive_reset(&server.h);
+}
+
+/// The programs have closed N when it was handed over, so the kernel resets it with the gateway.
+#[test]
+fn the_death_of_a_gateway_is_known_at_the_other_host_at_once() {
+    let Some(mut scene) = Scene::new(1) else { return };
+    for host in [CLIENT, SERVER] {
+        let connections: Vec<_> = (0..20).map(|_| scene.connect()).collect();
+        scene.kill(host);
+        let killed = Instant::now();
+        for ends in &connections {
+            receive_reset(&ends[host]);
+            receive_reset(&ends[1 - host]);
+        }
+        let took = killed.elapsed();
+        eprintln!("the other host was told after {took:?}");
+        // Well before a peer is given up that has left N in order.
+        assert!(took < LEAVE_PATIENCE / 2, "{took:?}");
+        scene.start(host, &adapters(host, 1));
+    }
 }
 
 #[test]

@@ -55,6 +55,22 @@ fn bytes_of_a_declined_connection_are_passed_on_both_ways() {
     receive_end(&client);
 }
 
+/// What it has not passed on is lost, and both programs are told so.
+#[test]
+fn a_gateway_that_dies_says_no_end_to_whom_it_passes_bytes_on() {
+    for host in [CLIENT, SERVER] {
+        let Some(mut scene) = strangers() else { return };
+        let ends = scene.hand_over(scene.connection());
+        scene.expect(&ends, Mode::Tcp);
+        let [client, server] = ends.map(|end| end.h);
+        send(&client, 1, 1000);
+        receive(&server, 1, 1000);
+        scene.kill(host);
+        receive_reset(&client);
+        receive_reset(&server);
+    }
+}
+
 /// What a policy of the kernel protects stays in TCP, at whichever end the policy is, from the moment on at which
 /// it is there until it is not any more.
 #[test]
