@@ -48,7 +48,7 @@ use sidestep_rdma::device::Device;
 use sidestep_rdma::memory::Shared;
 use sidestep_wire::clc::{AcceptConfirmR, Role as ClcRole};
 use sidestep_wire::llc::DeleteReason;
-use sidestep_wire::{AlertToken, Diagnosis, LinkUserId, RmbeSize};
+use sidestep_wire::{AlertToken, Diagnosis, LinkUserId, PeerId, RmbeSize};
 
 use crate::event::{Event, Reset};
 use crate::group::{Group, Rmb};
@@ -115,6 +115,20 @@ impl<D: Device> Host<D> {
             }
         }
         Ok(token)
+    }
+
+    /// Client: the identity by which the server at this address knows a link group that has room for a further connection.
+    /// The Proposal is to bear it. `None`: there is no such group.
+    #[must_use]
+    pub fn known_as(&self, remote: IpAddr) -> Option<PeerId> {
+        let has_room = |group: &&Group| {
+            group.engine.role() == Role::Client
+                && !group.is_doubted
+                && group.leads_to(remote)
+                && group.active().next().is_some()
+                && group.users() < usize::from(group.engine.max_conns())
+        };
+        self.groups.values().find(has_room).map(|group| group.engine.own_id())
     }
 
     /// Client: a connection by this Accept. [`Event::Introduce`] with the Confirm follows, or
@@ -372,8 +386,6 @@ impl<D: Device> Host<D> {
         };
         group.engine.version() == terms.wording.version()
             && !group.is_doubted
-            // An Accept names the group by our identity.
-            && group.engine.own_id() == self.settings.peer_id
             && group.leads_to(caller.remote)
             && group.is_known_at(caller.local)
             && group.engine.fits(peer_id, gid, mac, terms.vlan)
@@ -409,7 +421,7 @@ impl<D: Device> Host<D> {
         let group = self.next_group();
         let ports = terms.adapters.iter().filter_map(|id| self.ports.get(id));
         Local {
-            peer_id: self.settings.peer_id,
+            peer_id: terms.own_id,
             vlan: terms.vlan,
             group,
             direct: true,
@@ -611,7 +623,7 @@ impl<D: Device> Host<D> {
                 Role::Server => ClcRole::Accept,
                 Role::Client => ClcRole::Confirm,
             },
-            peer_id: self.settings.peer_id,
+            peer_id: group.engine.own_id(),
             gid: end.gid,
             mac: end.mac,
             qp_number: end.qp,

@@ -9,7 +9,7 @@ use sidestep_proto::link_group::{self, AdapterId, Link, LinkGroup, LinkState};
 use sidestep_rdma::device::Device;
 use sidestep_rdma::memory::Stretch;
 use sidestep_wire::llc::DeleteReason;
-use sidestep_wire::{AlertToken, LinkUserId, PeerId, QpNumber};
+use sidestep_wire::{AlertToken, LinkUserId, QpNumber};
 
 use crate::event::{CallError, Event};
 use crate::group::Group;
@@ -17,11 +17,9 @@ use crate::request::Waiting;
 use crate::stream::{InPlace, Readable, Stage, Stream};
 use crate::usage::{Tally, Usage};
 
-/// The identity of a host.
+/// How a host keeps its link groups.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// As it is told to peers.
-    pub peer_id: PeerId,
     /// How long a link may be silent before it is tested; `None`: for ever.
     pub keepalive: Option<Duration>,
 }

@@ -22,8 +22,8 @@
 //! its connections fit each other, and nothing of them is here already. It can still be untrue; so it is to be taken
 //! from a process of the same user only.
 //!
-//! A group that has immigrated under another identity than the host's takes no further connections: the Accepts that
-//! would name it bear the identity.
+//! A group keeps the identity that it was made with, and so do the Accepts and Confirms of further connections, which name
+//! it by that. A client that has such a group [proposes](Host::known_as) under its identity.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -29,6 +29,8 @@ struct Pair {
     sizes: [Sizes; 2],
     uids: [u32; 2],
     vlan: u16,
+    /// By which hosts go that no group knows.
+    own_ids: [PeerId; 2],
     /// The connection that the server has accepted last.
     accepted: AlertToken,
     /// What each has told, but what was said by CLC.
@@ -58,8 +60,9 @@ const fn peer_id(host: usize) -> PeerId {
 
 const SIZES: Sizes = Sizes { rmbe: RmbeSize::MIN, send_buffer: RmbeSize::MIN };
 
-fn terms() -> Terms {
-    Terms { adapters: [ID].into_iter().collect(), vlan: 0, wording: Wording::V1 }
+fn terms(host: usize) -> Terms {
+    let adapters = [ID].into_iter().collect();
+    Terms { own_id: peer_id(host), adapters, vlan: 0, wording: Wording::V1 }
 }
 
 /// A user of both hosts.
@@ -72,11 +75,7 @@ fn request(host: usize, sizes: Sizes) -> Request {
 
 fn request_of(uid: u32, host: usize, sizes: Sizes) -> Request {
     let caller = Caller::new(uid, address(host), address(1 - host));
-    Request { caller, terms: terms(), sizes }
-}
-
-fn on_vlan(vlan: u16, request: Request) -> Request {
-    Request { terms: Terms { vlan, ..request.terms }, ..request }
+    Request { caller, terms: terms(host), sizes }
 }
 
 fn random(seed: u64) -> StdRng {
@@ -86,8 +85,7 @@ fn random(seed: u64) -> StdRng {
 impl Pair {
     fn new() -> Self {
         let hosts = [SERVER, CLIENT].map(|host| {
-            let (peer_id, keepalive) = (peer_id(host), None);
-            let mut it = Host::new(Settings { peer_id, keepalive }, random(host as u64));
+            let mut it = Host::new(Settings { keepalive: None }, random(host as u64));
             let device = soft::Adapter::seeded(host as u64, address(host), PORT);
             it.add_adapter(adapter(host), device, Duration::ZERO);
             it
@@ -98,6 +96,7 @@ impl Pair {
             sizes: [SIZES; 2],
             uids: [USER; 2],
             vlan: 0,
+            own_ids: [SERVER, CLIENT].map(peer_id),
             accepted: AlertToken(0),
             told: Default::default(),
             said: Default::default(),
@@ -107,9 +106,10 @@ impl Pair {
     /// A connection: what the server calls it, and the client.
     fn connect(&mut self) -> [AlertToken; 2] {
         let Adapter { gid, mac, .. } = adapter(CLIENT);
-        let proposer = Proposer { peer_id: peer_id(CLIENT), gid, mac };
-        let sizes = self.sizes[SERVER];
-        let request = on_vlan(self.vlan, request_of(self.uids[SERVER], SERVER, sizes));
+        let known_as = self.hosts[CLIENT].known_as(address(SERVER));
+        let peer_id = known_as.unwrap_or(self.own_ids[CLIENT]);
+        let proposer = Proposer { peer_id, gid, mac };
+        let request = self.request(SERVER, self.own_ids[SERVER]);
         let server = self.hosts[SERVER].accept(proposer, request, self.now).unwrap();
         self.accepted = server;
         self.run(3);
@@ -120,6 +120,12 @@ impl Pair {
         let client = self.told[CLIENT].iter().rev().find_map(is_established).unwrap();
         assert!(self.told[SERVER].contains(&Event::Established(server)));
         [server, client]
+    }
+
+    /// What a program of this host asks for, under this identity of the host.
+    fn request(&self, host: usize, own_id: PeerId) -> Request {
+        let request = request_of(self.uids[host], host, self.sizes[host]);
+        Request { terms: Terms { own_id, vlan: self.vlan, ..request.terms }, ..request }
     }
 
     /// Lets so many seconds pass.
@@ -154,10 +160,10 @@ impl Pair {
                 self.said[at].push((*message).clone());
                 match at {
                     SERVER => {
-                        let client = &mut self.hosts[CLIENT];
-                        let request = request_of(self.uids[CLIENT], CLIENT, self.sizes[CLIENT]);
-                        let request = on_vlan(self.vlan, request);
-                        client.connect(&message, request, self.now).unwrap();
+                        let known_as = self.hosts[CLIENT].known_as(address(SERVER));
+                        let own_id = known_as.unwrap_or(self.own_ids[CLIENT]);
+                        let request = self.request(CLIENT, own_id);
+                        self.hosts[CLIENT].connect(&message, request, self.now).unwrap();
                     }
                     _ => self.hosts[SERVER].handle_confirm(self.accepted, &message, self.now),
                 }
@@ -355,7 +361,7 @@ fn for_one_group_too_many_the_one_that_was_idle_longest_ends() {
         let peer_id = PeerId((0x0100_0000_0000_0000 + nth as u64).to_be_bytes());
         let remote = Ipv4Addr::from_bits(0x0B00_0000 + nth as u32).into();
         let caller = Caller::new(USER, address(SERVER), remote);
-        let request = Request { caller, terms: terms(), sizes: SIZES };
+        let request = Request { caller, terms: terms(SERVER), sizes: SIZES };
         host.accept(Proposer { peer_id, gid, mac }, request, now).map(|_| ())
     };
     for nth in 1..GROUPS_MAX {
@@ -514,8 +520,7 @@ fn a_client_that_has_begun_anew_does_not_answer_and_the_group_ends() {
     let proposer = Proposer { peer_id: peer_id(CLIENT), gid, mac };
     let now = pair.now;
     // It has begun anew, and knows nothing.
-    let settings = Settings { peer_id: peer_id(CLIENT), keepalive: None };
-    pair.hosts[CLIENT] = Host::new(settings, random(9));
+    pair.hosts[CLIENT] = Host::new(Settings { keepalive: None }, random(9));
     let device = soft::Adapter::seeded(9, address(CLIENT), PORT);
     pair.hosts[CLIENT].add_adapter(adapter(CLIENT), device, now);
     let token = pair.hosts[SERVER].accept(proposer, request(SERVER, SIZES), now).unwrap();
@@ -650,7 +655,7 @@ fn a_first_contact_over_an_adapter_that_has_gone_is_declined() {
     let (client, now) = (&mut pair.hosts[CLIENT], pair.now);
     client.add_adapter(other, device, now);
     client.handle_adapter_down(ID, now);
-    let terms = Terms { adapters: [ID, other.id].into_iter().collect(), ..terms() };
+    let terms = Terms { adapters: [ID, other.id].into_iter().collect(), ..terms(CLIENT) };
     let refused = client.connect(&accept, Request { terms, ..request(CLIENT, SIZES) }, now);
     assert_eq!(refused, Err(Diagnosis::NOSMCRDEV));
     assert_eq!(client.holdings(), Holdings::default());
@@ -712,5 +717,32 @@ fn an_adapter_that_comes_is_for_the_groups_of_its_kin() {
             let its = host.adapters().find(|it| it.description.id == other).unwrap();
             assert_eq!(its.links, links, "beside {kin:?}");
         }
+    }
+}
+
+/// It keeps the identities that it was made with, whatever new ones are made with.
+#[test]
+fn a_group_that_has_moved_takes_further_connections() {
+    for moved in [&[SERVER][..], &[CLIENT], &[SERVER, CLIENT]] {
+        let mut pair = Pair::new();
+        pair.connect();
+        let now = pair.now;
+        for &at in moved {
+            let host = &mut pair.hosts[at];
+            let group = host.group_numbers().next().unwrap();
+            host.freeze(group);
+            let migrant = host.emigrate(group, now).unwrap();
+            *host = Host::new(Settings { keepalive: None }, random(7));
+            host.add_adapter(adapter(at), soft::Adapter::seeded(7, address(at), PORT), now);
+            assert_eq!(host.immigrate(migrant, now), Ok(()));
+            pair.own_ids[at] = peer_id(at + 7);
+        }
+        let [server, client] = pair.connect();
+        let now = pair.now;
+        assert_eq!(pair.hosts[CLIENT].send(client, b"x", now), Ok(1));
+        pair.run(1);
+        assert_eq!(pair.hosts[SERVER].receive(server, &mut [0; 9], pair.now), Ok(1));
+        let of = |host: &Host<soft::Adapter>| (host.holdings().groups, host.holdings().connections);
+        assert_eq!(pair.hosts.each_ref().map(of), [(1, 2); 2], "{moved:?} moved");
     }
 }

@@ -202,7 +202,7 @@ impl Gateway {
             rivalry: Rivalry::default(),
             totals: Totals::default(),
             protection,
-            host: Host::new(sidestep_engine::Settings { peer_id, keepalive }, rand::make_rng()),
+            host: Host::new(sidestep_engine::Settings { keepalive }, rand::make_rng()),
             places: Vec::new(),
             devices: Vec::new(),
             search: None,
@@ -688,11 +688,15 @@ impl Gateway {
         let Some(route) = self.route(&offer.connection) else { return };
         let interface = route.interface;
         let is_protected = self.is_protected(&offer.connection);
-        let local = Arc::clone(&self.local);
         let exchange = match offer.side {
-            Side::Client if is_protected => Exchange::unwilling(local, route, Diagnosis::IPSEC),
-            Side::Client => Exchange::client(local, route, now),
-            Side::Server => Exchange::server(local, route, now),
+            Side::Client => {
+                let local = self.local_towards(route.remote);
+                match is_protected {
+                    true => Exchange::unwilling(local, route, Diagnosis::IPSEC),
+                    false => Exchange::client(local, route, now),
+                }
+            }
+            Side::Server => Exchange::server(Arc::clone(&self.local), route, now),
         };
         let mut session = Session::begin(number, offer, h, exchange);
         if is_protected {
@@ -715,6 +719,19 @@ impl Gateway {
             }
         }
         self.admit(number, session);
+    }
+
+    /// What CLC tells a server of us. One that shares a link group with us, which a gateway before this one has begun, finds
+    /// it by the identity of that one. But it may have others of it, too, and as long as there are such in another
+    /// process, an Accept could name one of those.
+    fn local_towards(&self, server: IpAddr) -> Arc<LocalHost> {
+        let known_as = self.predecessors.is_empty().then(|| self.host.known_as(server)).flatten();
+        match known_as {
+            Some(peer_id) if peer_id != self.local.peer_id => {
+                Arc::new(LocalHost { peer_id, ..LocalHost::clone(&self.local) })
+            }
+            _ => Arc::clone(&self.local),
+        }
     }
 
     /// Begins to watch a session. False: it cannot be, and is reset.

@@ -15,8 +15,10 @@
 //!
 //! What there can be only one of is handed over as it is: the kernel keeps what waits in these sockets, so no
 //! program notices, and no moment is without a gateway. A soft RNIC's datagrams for the predecessor are passed on
-//! (`soft/relay.rs` of `sidestep-rdma`); RDMA devices have queue pairs of several processes anyway. To peers the
-//! successor is another host for new connections: its peer ID is new.
+//! (`soft/relay.rs` of `sidestep-rdma`); RDMA devices have queue pairs of several processes anyway. The successor has a
+//! peer ID of its own, and link groups that come to it keep theirs: so no peer takes one of them for one that has stayed.
+//!
+//! Where no successor is there yet, the same messages wait for it in a socket: see `gateway/store.rs`.
 //!
 //! A gateway that is told to end drains as well, if it has a limit for it. It keeps its names, says to libraries that
 //! there is no adapter, and passes on by TCP what is handed over all the same.

@@ -59,24 +59,27 @@ pub(crate) struct Pair<'a> {
     told: [Vec<Event>; 2],
 }
 
+const fn peer_id(host: usize) -> PeerId {
+    PeerId([host as u8 + 1; 8])
+}
+
 /// What a program of one host asks for.
 fn request(host: usize) -> Request {
     let [local, remote] = [host, 1 - host].map(|host| Ipv4Addr::new(10, 0, 0, host as u8 + 1));
-    let terms = Terms { adapters: [ID].into_iter().collect(), vlan: 0, wording: Wording::V1 };
+    let adapters = [ID].into_iter().collect();
+    let terms = Terms { own_id: peer_id(host), adapters, vlan: 0, wording: Wording::V1 };
     Request { caller: Caller::new(0, local.into(), remote.into()), terms, sizes: SIZES }
 }
 
 impl<'a> Pair<'a> {
     pub(crate) fn new(places: [Place; 2], wait: &'a mut dyn FnMut()) -> Self {
-        let peer_id = |host: usize| PeerId([host as u8 + 1; 8]);
         let mac = |host: usize| Mac([2, 0, 0, 0, 0, host as u8 + 1]);
         let client_gid = places[CLIENT].gid;
         let mut number = 0;
         let hosts = places.map(|Place { device, gid, mtu }| {
             let host = number;
             number += 1;
-            let settings = Settings { peer_id: peer_id(host), keepalive: None };
-            let mut it = Host::new(settings, rand::make_rng());
+            let mut it = Host::new(Settings { keepalive: None }, rand::make_rng());
             let described = link_group::Adapter { id: ID, gid, mac: mac(host), mtu };
             it.add_adapter(described, device, Duration::ZERO);
             it

@@ -251,8 +251,7 @@ fn buffers_of_another_user_make_room() {
 #[test]
 fn alert_tokens_are_drawn_at_random() {
     let tokens = |seed: u64| {
-        let settings = Settings { peer_id: peer_id(SERVER), keepalive: None };
-        let mut host: Host<soft::Adapter> = Host::new(settings, random(seed));
+        let mut host: Host<soft::Adapter> = Host::new(Settings { keepalive: None }, random(seed));
         [(); 8].map(|()| host.next_token().0)
     };
     let [one, other] = [1, 2].map(tokens);

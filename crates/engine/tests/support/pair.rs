@@ -40,10 +40,15 @@ fn adapter(host: usize) -> Adapter {
     }
 }
 
+const fn peer_id(host: usize) -> PeerId {
+    PeerId([host as u8 + 1; 8])
+}
+
 /// What a program of one host asks for.
 fn request(host: usize) -> Request {
     let [local, remote] = [host, 1 - host].map(|host| address(host).into());
-    let terms = Terms { adapters: [ID].into_iter().collect(), vlan: 0, wording: Wording::V1 };
+    let adapters = [ID].into_iter().collect();
+    let terms = Terms { own_id: peer_id(host), adapters, vlan: 0, wording: Wording::V1 };
     Request { caller: Caller::new(0, local, remote), terms, sizes: Sizes::default() }
 }
 
@@ -51,9 +56,8 @@ impl Pair {
     pub(crate) fn with_connections(count: usize) -> Self {
         let now = Duration::from_secs(1);
         let hosts = [SERVER, CLIENT].map(|number| {
-            let peer_id = PeerId([number as u8 + 1; 8]);
-            let settings = Settings { peer_id, keepalive: None };
-            let mut host = Host::new(settings, StdRng::seed_from_u64(number as u64));
+            let secrets = StdRng::seed_from_u64(number as u64);
+            let mut host = Host::new(Settings { keepalive: None }, secrets);
             let device = soft::Adapter::seeded(number as u64, address(number).into(), PORT);
             host.add_adapter(adapter(number), device, now);
             host
@@ -66,7 +70,7 @@ impl Pair {
 
     fn connect(&mut self) {
         let Adapter { gid, mac, .. } = adapter(CLIENT);
-        let proposer = Proposer { peer_id: PeerId([CLIENT as u8 + 1; 8]), gid, mac };
+        let proposer = Proposer { peer_id: peer_id(CLIENT), gid, mac };
         let now = self.now;
         let server = self.hosts[SERVER].accept(proposer, request(SERVER), now).unwrap();
         let mut established = [false; 2];

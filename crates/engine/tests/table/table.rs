@@ -202,9 +202,9 @@ impl Table {
 
     /// A host begins, or begins anew.
     pub(crate) fn bear(&mut self, number: usize) {
-        let (peer_id, keepalive) = (peer_id(number), Some(KEEPALIVE));
         let secrets = StdRng::seed_from_u64(self.random.random());
-        self.hosts[number] = Some(Host::new(Settings { peer_id, keepalive }, secrets));
+        let settings = Settings { keepalive: Some(KEEPALIVE) };
+        self.hosts[number] = Some(Host::new(settings, secrets));
         (1..=self.adapters[number]).for_each(|id| self.put_in(number, id));
     }
 
@@ -639,7 +639,8 @@ impl Table {
     fn request(&self, host: usize, adapters: &[AdapterId], sizes: Sizes) -> Request {
         let [local, remote] = [host, 1 - host].map(|host| address(host, 1).into());
         let adapters = adapters.iter().copied().collect();
-        let terms = Terms { adapters, vlan: 0, wording: self.wording.clone() };
+        let own_id = peer_id(host);
+        let terms = Terms { own_id, adapters, vlan: 0, wording: self.wording.clone() };
         Request { caller: Caller::new(USER, local, remote), terms, sizes }
     }
 

@@ -143,12 +143,30 @@ fn connections_end_in_the_next_gateway_as_they_would_have() {
     drop(closes);
     receive(&reads, 2, 50_000);
     receive_end(&reads);
-    // New ones have a link group of their own.
-    let [client, server] = scene.connect();
-    send(&client, 4, 1000);
-    receive(&server, 4, 1000);
-    let groups: Vec<_> = scene.status(CLIENT).links.iter().map(|link| link.link_group).collect();
-    assert_eq!(groups.len(), 2, "{groups:?}");
+}
+
+/// A new connection shares the link group that both gateways have from others, and one of each of them knows no other.
+#[test]
+fn new_connections_join_the_group_that_has_moved() {
+    for moved in [&[CLIENT][..], &[SERVER], &[CLIENT, SERVER]] {
+        let Some(mut scene) = Scene::new(1) else { return };
+        let before = scene.connect();
+        for &host in moved {
+            await_end(scene.replace(host, &adapters(host, 1)), &scene, host);
+            scene.await_status(host, |status| status.predecessors.is_empty());
+        }
+        let after = scene.connect();
+        for [client, server] in [&before, &after] {
+            send(client, 4, 100_000);
+            receive(server, 4, 100_000);
+            send(server, 5, 1000);
+            receive(client, 5, 1000);
+        }
+        for host in [CLIENT, SERVER] {
+            let links = scene.status(host).links;
+            assert_eq!((links.len(), links[0].connections), (1, 2), "{moved:?} moved: {links:#?}");
+        }
+    }
 }
 
 /// Without the adapter that its links go over, the next gateway does not take a link group, and the one before goes on

@@ -12,8 +12,8 @@ use sidestep_engine::Host;
 use sidestep_proto::protection::Scope;
 use sidestep_tls::rule::{Expected, Identity, Rule, UncleanEnd, Versions};
 use sidestep_tls::{Material, Peer, setup};
+use sidestep_wire::RmbeSize;
 use sidestep_wire::host_control::Side;
-use sidestep_wire::{PeerId, RmbeSize};
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpListener;
@@ -100,7 +100,7 @@ impl Scene {
         let protected = Protected::begin(&offer, setup, Duration::ZERO);
         let address = offer.connection.peer_addr().unwrap().ip();
         rules.handshakes.start(1, setup.clone(), Peer { address, resolved: None });
-        let settings = sidestep_engine::Settings { peer_id: PeerId([0; 8]), keepalive: None };
+        let settings = sidestep_engine::Settings { keepalive: None };
         Self {
             protected,
             h,

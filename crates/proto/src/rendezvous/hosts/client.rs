@@ -107,7 +107,10 @@ pub(super) fn check_accept(
             },
         },
     };
-    Ok((accept, Terms { adapters: adapters.ids(), vlan: route.vlan, wording }))
+    Ok((
+        accept,
+        Terms { own_id: local.peer_id, adapters: adapters.ids(), vlan: route.vlan, wording },
+    ))
 }
 
 /// Whether the server has kept within our offer.

@@ -58,7 +58,12 @@ fn choose_v1(
     if adapters.preferred().is_none() || !route.reaches(gid, Roce::V1) || local.has(gid) {
         return Err(Cause::NoAdapter);
     }
-    let terms = Terms { adapters: adapters.ids(), vlan: route.vlan, wording: Wording::V1 };
+    let terms = Terms {
+        own_id: local.peer_id,
+        adapters: adapters.ids(),
+        vlan: route.vlan,
+        wording: Wording::V1,
+    };
     Ok((Proposer { peer_id, gid, mac }, terms))
 }
 
@@ -84,7 +89,10 @@ fn choose_v2(
     let hello = FirstContactR { direct: adapter.is_neighbour(gid), ..limited(ours, offer)? };
     let proposer = Proposer { peer_id: proposal.peer_id, gid, mac: proposal.mac };
     let wording = Wording::V2 { eid, hello };
-    Ok((proposer, Terms { adapters: adapters.ids(), vlan: route.vlan, wording }))
+    Ok((
+        proposer,
+        Terms { own_id: local.peer_id, adapters: adapters.ids(), vlan: route.vlan, wording },
+    ))
 }
 
 /// With the lower of both sides' limits. Release 2.0 has none to tell.

@@ -21,6 +21,8 @@ pub struct Proposer {
 /// What the two sides have agreed on, and which of our adapters go with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
+    /// Our identity: as our Proposal has told, or as it will be in our Accept if a new link group is made.
+    pub own_id: PeerId,
     /// The adapters that links can be over: that of the first link, others that are up, and last those that
     /// are down, for when they are up again. One at least.
     pub adapters: ArrayVec<AdapterId, ADAPTERS_MAX>,
