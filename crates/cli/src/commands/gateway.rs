@@ -8,15 +8,16 @@
 use std::env;
 use std::ffi::OsString;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use libc::{SIGHUP, SIGINT, SIGTERM};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
 use sd_notify::NotifyState;
 use sidestep_gateway::{Gateway, OpenError, Progress, Settings};
 use sidestep_wire::Eid;
@@ -108,7 +109,7 @@ fn work(args: &GatewayArgs) -> Result<(), GatewayError> {
     let mut tell = |progress: Progress| {
         if progress.is_replaced && !is_replaced {
             is_replaced = true;
-            hand_service_over(successor.load(Ordering::Acquire));
+            hand_service_over(*lock(&successor));
         }
         tell_systemd(NotifyState::Status(&in_words(progress)));
     };
@@ -137,35 +138,59 @@ fn hand_service_over(successor: u32) {
 }
 
 /// Begins the next gateway at each SIGHUP, from a thread of its own. Returns where its process number stands as
-/// long as there is one.
-fn heed_reloads() -> io::Result<Arc<AtomicU32>> {
+/// long as there is one; while it begins, that is locked.
+fn heed_reloads() -> io::Result<Arc<Mutex<u32>>> {
     let (mut hangups, sender) = UnixStream::pair()?;
     pipe::register(SIGHUP, sender)?;
-    let process = Arc::new(AtomicU32::new(0));
+    let process = Arc::new(Mutex::new(0));
     let its_process = Arc::clone(&process);
     let wait = move || {
         while hangups.read(&mut [0; 16]).is_ok_and(|len| len > 0) {
-            let ended = start_successor().and_then(|mut child| {
-                its_process.store(child.id(), Ordering::Release);
-                child.wait()
+            let ended = begin_successor(&its_process).and_then(|successor| {
+                let mut end = [PollFd::new(&successor, PollFlags::IN)];
+                Ok(retry_on_intr(|| poll(&mut end, None))?)
             });
-            its_process.store(0, Ordering::Release);
-            log::warn!("the gateway that was to replace this one has ended: {ended:?}");
+            *lock(&its_process) = 0;
+            let why = ended.err().map_or(String::new(), |error| format!(": {error}"));
+            log::warn!("the gateway that was to replace this one has ended{why}");
         }
     };
     thread::Builder::new().name("reload".to_owned()).spawn(wait)?;
     Ok(process)
 }
 
-/// The program that is there now under the name of this one, with its arguments.
-fn start_successor() -> io::Result<Child> {
+fn lock(process: &Mutex<u32>) -> MutexGuard<'_, u32> {
+    process.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What can be read from when it has ended.
+fn begin_successor(process: &Mutex<u32>) -> io::Result<OwnedFd> {
+    let mut process = lock(process);
+    let successor = start_successor()?;
+    *process = successor.as_raw_pid().unsigned_abs();
+    Ok(pidfd_open(successor, PidfdFlags::empty())?)
+}
+
+/// The program that is there now under the name of this one, with its arguments. It becomes a child of the service manager:
+/// of another process systemd does not wait for the end, but kills it when the service is stopped. So a shell begins it,
+/// and ends. Standard input is where that says the number of the process, which has none itself.
+fn start_successor() -> io::Result<Pid> {
+    let (mut number, said) = io::pipe()?;
     let mut words = env::args_os();
-    let mut command = Command::new(words.next().ok_or(io::ErrorKind::NotFound)?);
-    command.args(words.filter(|word| word != "--replace")).arg("--replace");
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", "\"$0\" \"$@\" & echo $! >&0"]).stdin(said);
+    shell.arg(words.next().ok_or(io::ErrorKind::NotFound)?);
+    shell.args(words.filter(|word| word != "--replace")).arg("--replace");
     // It reads the configuration itself, and is not the process whose watchdog this is.
-    command.env_remove(OPTIONS_VARIABLE).env_remove("WATCHDOG_PID");
+    shell.env_remove(OPTIONS_VARIABLE).env_remove("WATCHDOG_PID");
     log::info!("begins the gateway that is to replace this one");
-    command.spawn()
+    shell.status()?;
+    // The end of this process's own.
+    drop(shell);
+    let mut text = String::new();
+    number.read_to_string(&mut text)?;
+    let process = text.trim().parse().ok().and_then(Pid::from_raw);
+    process.ok_or_else(|| io::Error::other(format!("the shell has said {text:?}")))
 }
 
 fn settings(args: &GatewayArgs) -> Result<Settings, ConfigError> {
