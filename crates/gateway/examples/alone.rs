@@ -7,11 +7,17 @@
 //! | `pnet=INTERFACE` | this interface is on the network `NET1` |
 //! | `loss=PERCENT` | so many of the adapters' datagrams are lost |
 //! | `replace` | in the place of the gateway that is there |
+//! | `store=PATH` | what it leaves when it ends goes to the socket there |
+//! | `restore=PATH` | what a gateway has left comes from the socket there |
 //!
 //! It prints `ready`, and what it reports goes to standard error.
 
+#[path = "handover/rights.rs"]
+mod rights;
+
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 
 use log::{LevelFilter, Log, Metadata, Record};
 use sidestep_gateway::watchdog::Watchdog;
@@ -39,11 +45,14 @@ fn main() {
     let mut settings = Settings::default();
     let mut ueid = "SIDESTEP".to_owned();
     let mut open: fn(Settings) -> _ = Gateway::open;
+    let (mut store, mut restore) = (None, None);
     for word in std::env::args().skip(1) {
         match word.split_once('=') {
             None if word == "replace" => open = Gateway::replace,
             Some(("ueid", name)) => ueid = name.to_owned(),
             Some(("pnet", name)) => settings.networks.push((name.to_owned(), "NET1".to_owned())),
+            Some(("store", path)) => store = Some(path.to_owned()),
+            Some(("restore", path)) => restore = Some(path.to_owned()),
             Some(("loss", percent)) => {
                 let loss = percent.parse::<f64>().expect("a number") / 100.0;
                 settings.faults = Some(Plan { loss, seed: 7, ..Plan::PERFECT });
@@ -52,9 +61,23 @@ fn main() {
         }
     }
     settings.ueids.push(Eid::ueid(&ueid).expect("a UEID"));
-    let mut gateway = open(settings).unwrap_or_else(|error| panic!("{error}"));
+    settings.has_store = store.is_some();
+    let opened = match restore {
+        Some(path) => {
+            let keeper = UnixStream::connect(path).expect("the place where it is kept");
+            Gateway::restore(settings, rights::receive(&keeper).expect("a descriptor"))
+        }
+        None => open(settings),
+    };
+    let mut gateway = opened.unwrap_or_else(|error| panic!("{error}"));
     gateway.adapters().iter().for_each(|adapter| eprintln!("{adapter}"));
     println!("ready");
     let pulse = Watchdog::default().pulse();
-    gateway.run(io::stdin().as_fd(), pulse, &mut |_| {}).expect("the kernel lets it wait");
+    let left = gateway.run(io::stdin().as_fd(), pulse, &mut |_| {});
+    let left = left.expect("the kernel lets it wait");
+    drop(gateway);
+    if let (Some(path), Some(left)) = (store, left) {
+        let keeper = UnixStream::connect(path).expect("the place where it is kept");
+        rights::send(&keeper, left.as_fd()).expect("it is taken");
+    }
 }

@@ -203,9 +203,9 @@ impl ControlSocket {
         self.listener.as_fd()
     }
 
-    /// The lines of all callers but one.
-    pub(crate) fn lines_but(&self, number: u64) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let others = self.lines.iter().filter(move |(other, _)| **other != number);
+    /// The lines of all callers but this one.
+    pub(crate) fn lines_but(&self, number: Option<u64>) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let others = self.lines.iter().filter(move |(other, _)| Some(**other) != number);
         others.map(|(_, line)| line.socket.as_fd())
     }
 

@@ -11,11 +11,12 @@
 mod drain;
 mod migrate;
 mod roster;
+mod store;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -52,7 +53,7 @@ use crate::rivalry::Rivalry;
 use crate::session::{End, Fate, OtherEnd, Session, World};
 use crate::settings::Settings;
 use crate::status::{self, Cpu, Status, Totals, say};
-use crate::succession::{Drain, Estate, Predecessor, Progress};
+use crate::succession::{Drain, Estate, Predecessor, Progress, Storing};
 use crate::watchdog::Pulse;
 
 /// A session, and what the loop has noted of it.
@@ -144,6 +145,17 @@ pub struct Gateway {
     /// What it has given away, and no adapter of ours has yet.
     successions: HashMap<IpAddr, Succession>,
     drain: Option<Drain>,
+    storing: Option<Storing>,
+}
+
+/// Where a gateway has its names from.
+enum Origin {
+    /// They are free.
+    Free,
+    /// From the gateway that is there, if there is one.
+    Live,
+    /// From one that has ended.
+    Stored(OwnedFd),
 }
 
 // ---- beginning ----------------------------------------------------------------------------------
@@ -155,7 +167,7 @@ impl Gateway {
     ///
     /// [`OpenError`].
     pub fn open(settings: Settings) -> Result<Self, OpenError> {
-        Self::prepare(settings, false)
+        Self::prepare(settings, Origin::Free)
     }
 
     /// The same in the place of the gateway that is there, if there is one: that goes on with the connections it
@@ -165,10 +177,19 @@ impl Gateway {
     ///
     /// [`OpenError`].
     pub fn replace(settings: Settings) -> Result<Self, OpenError> {
-        Self::prepare(settings, true)
+        Self::prepare(settings, Origin::Live)
     }
 
-    fn prepare(settings: Settings, replaces: bool) -> Result<Self, OpenError> {
+    /// The same with what a gateway has left that has ended: [`run`](Self::run) of that one has returned it.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`].
+    pub fn restore(settings: Settings, stored: OwnedFd) -> Result<Self, OpenError> {
+        Self::prepare(settings, Origin::Stored(stored))
+    }
+
+    fn prepare(settings: Settings, origin: Origin) -> Result<Self, OpenError> {
         if settings.adapters.len() > ADAPTERS_MAX {
             return Err(OpenError::TooMany(settings.adapters.len()));
         }
@@ -185,7 +206,7 @@ impl Gateway {
         let protection = Protection::new(settings.rules.clone(), handshakes);
         // Last: from then on the one before takes no new connections.
         let Reception { control, listener, lessons, predecessors, successions } =
-            Reception::open(replaces, &poller)?;
+            Reception::open(origin, &poller)?;
         let keepalive = Some(KEEPALIVE);
         let mut this = Self {
             begin: Instant::now(),
@@ -217,11 +238,12 @@ impl Gateway {
             predecessors,
             successions,
             drain: None,
+            storing: None,
         };
         this.find_adapters(this.now());
         // Without an adapter here, the one before receives by itself.
         this.successions.clear();
-        if let Some(latest) = this.predecessors.first() {
+        if let Some(latest) = this.predecessors.first().filter(|latest| latest.hears) {
             // One that does not want to know has ended, or drains.
             let _ = say(latest.line.as_fd(), Message::Admits(migration::version()), &[]);
         }
@@ -239,8 +261,15 @@ struct Reception {
 }
 
 impl Reception {
-    fn open(replaces: bool, poller: &Poller) -> Result<Self, OpenError> {
-        match if replaces { Estate::claim()? } else { None } {
+    fn open(origin: Origin, poller: &Poller) -> Result<Self, OpenError> {
+        let estate = match origin {
+            Origin::Free => None,
+            Origin::Live => Estate::claim()?,
+            Origin::Stored(line) => Estate::inherit(line)
+                .inspect_err(|error| log::warn!("what was left by a gateway is reset: {error}"))
+                .ok(),
+        };
+        match estate {
             Some(estate) => Self::take_over(estate, poller).map_err(OpenError::kernel("epoll")),
             None => Self::open_anew(poller),
         }
@@ -270,7 +299,8 @@ impl Reception {
             offers,
         } = estate;
         for (nth, predecessor) in predecessors.iter().enumerate() {
-            log::info!("process {} was the gateway, and drains", predecessor.process);
+            let now = if predecessor.hears { "drains" } else { "has ended" };
+            log::info!("process {} was the gateway, and {now}", predecessor.process);
             match nth {
                 0 => poller.watch(predecessor, Source::Predecessor)?,
                 // It speaks to the one before this.
@@ -326,6 +356,9 @@ impl Gateway {
     /// limit for draining it drains when something can be read, and ends when there is more. `pulse` beats in
     /// each round, and `tell` is told how draining goes on.
     ///
+    /// Where the settings say that there is a store, it returns what the next gateway needs to go on with its connections
+    /// ([`restore`](Self::restore)). They are reset when that is closed.
+    ///
     /// # Errors
     ///
     /// The kernel does not let it wait any more.
@@ -334,7 +367,7 @@ impl Gateway {
         stop: BorrowedFd<'_>,
         mut pulse: Pulse,
         tell: &mut dyn FnMut(Progress),
-    ) -> io::Result<()> {
+    ) -> io::Result<Option<OwnedFd>> {
         self.poller.watch(stop, Source::Stop)?;
         let mut end = None;
         loop {
@@ -344,7 +377,7 @@ impl Gateway {
                 end = Some(self.say_farewell(now));
             }
             if end.is_some_and(|end| end <= now || self.host.holdings().groups == 0) {
-                return Ok(());
+                return Ok(self.stored());
             }
             // The manager waits for a word of the one that takes connections.
             let of_pulse = if self.is_replaced() { None } else { pulse.beat(self.begin + now) };
@@ -363,20 +396,26 @@ impl Gateway {
             self.advance(now);
             self.take_events(now);
             self.migrate(now);
+            if end.is_none() && self.store(now) {
+                end = Some(self.say_farewell(now));
+            }
             self.transmit(now);
         }
     }
 
-    /// Whether it is to end now. The first time, it drains if there is a limit for that.
+    /// Whether it is to end now. The first time, it drains if there is a limit for that, or begins to store.
     fn is_told_to_end(&mut self, stop: BorrowedFd<'_>, now: Duration) -> bool {
         // One byte for each signal; which have come together count once.
         let _ = rustix::io::read(stop, &mut [0; 16]);
-        let limit = self.settings.drain_limit.filter(|_| self.drain.is_none());
-        if let Some(limit) = limit {
+        if self.drain.is_some() || self.storing.is_some() {
+            return true;
+        }
+        if let Some(limit) = self.settings.drain_limit {
             self.begin_drain(Some(now + limit), None);
             self.plan_search(now);
+            return false;
         }
-        limit.is_none()
+        !(self.settings.has_store && self.begin_storing(now))
     }
 
     /// Tells peers that it ends. Returns when it ends, whether or not they have heard.
@@ -399,10 +438,9 @@ impl Gateway {
         let of_trials = self.rivalry.poll_timeout();
         let of_listener = self.listener.as_ref().and_then(Listener::poll_timeout);
         let of_drain = self.drain.as_ref().filter(|_| end.is_none()).and_then(Drain::poll_timeout);
-        let mut due = [end, of_engine, of_listener, of_sessions, of_trials, of_drain, self.search]
-            .into_iter()
-            .flatten()
-            .min();
+        let of_store = self.storing.as_ref().filter(|_| end.is_none()).map(|it| it.until);
+        let of_sources = [of_engine, of_listener, of_sessions, of_trials, self.search];
+        let mut due = [end, of_drain, of_store].into_iter().chain(of_sources).flatten().min();
         for place in &self.places {
             let of_device = self.host.device(place.id).and_then(|device| device.poll_timeout());
             due = [due, of_device].into_iter().flatten().min();

@@ -56,6 +56,9 @@ pub const FREEZE_PATIENCE: Duration = Duration::from_millis(100);
 pub const FREEZE_PAUSE: Duration = Duration::from_secs(2);
 /// How long the next gateway may take to say whether it goes on with a link group.
 pub const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
+/// Bytes of what a gateway leaves for the next one, as the kernel counts them: some thousand messages, of which a link group
+/// takes two, and one more for each 126 connections. (Its buffers are in memory files.)
+pub const STORE_LEN: usize = 8 << 20;
 /// How long a link may be silent before it is asked whether there is still somebody: a peer that
 /// has crashed says nothing.
 pub const KEEPALIVE: Duration = Duration::from_secs(5);

@@ -29,6 +29,8 @@ pub struct Settings {
     /// How long connections may go on that there are when it is told to end, or is replaced. `None`: when it is told
     /// to end they are reset at once, and when it is replaced they go on to their ends.
     pub drain_limit: Option<Duration>,
+    /// What it leaves when it is told to end is kept for the gateway that begins next. Not with a limit for draining.
+    pub has_store: bool,
 }
 
 impl Settings {

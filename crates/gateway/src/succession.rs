@@ -111,12 +111,27 @@ impl Drain {
     }
 }
 
+/// What is on its way into a store, for a gateway that begins later.
+#[derive(Debug)]
+pub(crate) struct Storing {
+    /// Where it is written.
+    pub(crate) to: OwnedFd,
+    /// The other end, to be read by the next gateway.
+    pub(crate) stored: OwnedFd,
+    /// Link groups that have left this process.
+    pub(crate) gone: Vec<Gone>,
+    /// When it is waited no longer for others to come to rest.
+    pub(crate) until: Duration,
+}
+
 /// A gateway before this one, as long as it drains.
 #[derive(Debug)]
 pub(crate) struct Predecessor {
     /// It ends with that.
     pub(crate) line: OwnedFd,
     pub(crate) process: u32,
+    /// It lives, and is answered. One that does not has left all it had in the line.
+    pub(crate) hears: bool,
     /// H and N of sessions of the link group that it will name next.
     pub(crate) ends: Vec<OwnedFd>,
 }
@@ -145,15 +160,19 @@ impl Estate {
         Self::receive(line).map(Some).map_err(OpenError::Stays)
     }
 
+    /// What a gateway has left in this line that has ended.
+    pub(crate) fn inherit(line: OwnedFd) -> io::Result<Self> {
+        let mut this = Self::receive(line)?;
+        this.predecessors.iter_mut().take(1).for_each(|latest| latest.hears = false);
+        Ok(this)
+    }
+
     fn receive(line: OwnedFd) -> io::Result<Self> {
         let mut this = loop {
             match receive(&line)? {
                 (Message::Greeting(_), _) => {}
                 (Message::Names(process), rights) => {
-                    break Self::begin(
-                        Predecessor { line, process, ends: Vec::new() },
-                        exactly(rights)?,
-                    );
+                    break Self::begin(Predecessor::new(line, process), exactly(rights)?);
                 }
                 (other, _) => return Err(nonsense(&other)),
             }
@@ -162,7 +181,7 @@ impl Estate {
             match receive(&this.predecessors[0].line)? {
                 (Message::Before(process), rights) => {
                     let [line] = exactly(rights)?;
-                    this.predecessors.push(Predecessor { line, process, ends: Vec::new() });
+                    this.predecessors.push(Predecessor::new(line, process));
                 }
                 (Message::Receiver(address), rights) => {
                     let [receiver] = exactly(rights)?;
@@ -219,6 +238,10 @@ impl AsFd for Predecessor {
 }
 
 impl Predecessor {
+    const fn new(line: OwnedFd, process: u32) -> Self {
+        Self { line, process, hears: true, ends: Vec::new() }
+    }
+
     pub(crate) fn has_ended(&self) -> bool {
         let mut line = [PollFd::new(&self.line, PollFlags::empty())];
         // It is told whether or not it is asked for.

@@ -156,6 +156,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("modeler", &[], modeler),
     Case::new("death", &["gcc"], death),
     Case::alone("units", &UNITS, units::start),
+    Case::alone("units-kept", &UNITS, units::kept),
     Case::alone("units-container", &UNITS, units::container),
     Case::alone("units-watchdog", &UNITS, units::watchdog),
     Case::alone("units-enabled", &UNITS, units::enabled),

@@ -5,6 +5,7 @@
 //! drop-in changes is how long the watchdog waits, so that the tests need not wait as long.
 
 mod enabled;
+mod kept;
 mod machine;
 mod standstill;
 
@@ -17,6 +18,7 @@ use super::stage::Stage;
 use crate::bench::launch::Dialogue;
 use crate::suite::HANG;
 pub(crate) use enabled::enabled;
+pub(crate) use kept::kept;
 use machine::{AGENT, GATEWAY, Machine, PATIENCE, Unit, WATCHDOG};
 use standstill::Standstill;
 

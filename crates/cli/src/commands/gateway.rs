@@ -3,7 +3,8 @@
 //! It is itself a program under Sidestep, so that between it and the programs bytes go through shared
 //! memory: at its start it becomes itself again, as `sidestep run` would start it. Then it stays in the
 //! foreground until SIGTERM or SIGINT. At SIGHUP it begins the next one, which replaces it: so `systemctl reload`
-//! has another process, of the build and the configuration that are there by then, and resets nothing.
+//! has another process, of the build and the configuration that are there by then, and resets nothing. `systemctl restart`
+//! ends it and starts another one: what can move waits in systemd's descriptor store in between.
 
 use std::env;
 use std::ffi::OsString;
@@ -27,7 +28,7 @@ use thiserror::Error;
 use super::gateway_status;
 use super::logging::{self, LogError};
 use super::run::{Launch, RunError};
-use super::systemd::{tell_systemd, watchdog};
+use super::systemd::{self, tell_systemd, watchdog};
 use crate::args::{GatewayArgs, RunArgs};
 use crate::config::{ConfigError, Configuration};
 use crate::fault_plan::FaultPlan;
@@ -96,8 +97,11 @@ fn work(args: &GatewayArgs) -> Result<(), GatewayError> {
     logging::begin(args.log.as_ref())?;
     raise_limits();
     let settings = settings(args)?;
-    let mut gateway =
-        if args.replace { Gateway::replace(settings) } else { Gateway::open(settings) }?;
+    let mut gateway = match systemd::take_stored() {
+        Some(stored) => Gateway::restore(settings, stored),
+        None if args.replace => Gateway::replace(settings),
+        None => Gateway::open(settings),
+    }?;
     let successor = heed_reloads().map_err(GatewayError::Signals)?;
     for adapter in gateway.adapters() {
         let line = format!("sidestep gateway: {adapter}\n");
@@ -113,13 +117,16 @@ fn work(args: &GatewayArgs) -> Result<(), GatewayError> {
         }
         tell_systemd(NotifyState::Status(&in_words(progress)));
     };
-    gateway.run(stop.as_fd(), pulse, &mut tell).map_err(GatewayError::Wait)?;
+    let stored = gateway.run(stop.as_fd(), pulse, &mut tell).map_err(GatewayError::Wait)?;
     if is_replaced {
         log::info!("ends, replaced");
-    } else {
-        tell_systemd(NotifyState::Stopping);
-        log::info!("ends, by a signal");
+        return Ok(());
     }
+    tell_systemd(NotifyState::Stopping);
+    if let Some(Err(error)) = stored.map(|stored| systemd::store(stored.as_fd())) {
+        log::warn!("what was to wait for the next gateway is reset: {error}");
+    }
+    log::info!("ends, by a signal");
     Ok(())
 }
 
@@ -212,6 +219,7 @@ fn settings(args: &GatewayArgs) -> Result<Settings, ConfigError> {
         faults,
         rules,
         drain_limit: args.drain_limit,
+        has_store: systemd::has_store(),
     })
 }
 

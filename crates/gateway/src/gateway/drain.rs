@@ -54,10 +54,23 @@ impl Gateway {
         }
         let successor = line.try_clone_to_owned()?;
         self.poller.watch(&successor, Source::Successor)?;
+        self.part_with_names(|this| {
+            this.give_names(Some(number), successor.as_fd())?;
+            this.give_receivers(successor.as_fd())?;
+            send(successor.as_fd(), Message::Replaced, &[])
+        })?;
+        self.begin_drain(self.settings.drain_limit.map(|limit| now + limit), Some(successor));
+        Ok(())
+    }
+
+    /// Has no names any more, once they are given. If that fails, nothing has changed.
+    pub(super) fn part_with_names(
+        &mut self,
+        give: impl FnOnce(&mut Self) -> io::Result<()>,
+    ) -> io::Result<()> {
         let control = ControlSocket::open_replaced(&self.poller)?;
         let lessons = Lessons::new()?;
-        let given = self.give_names(number, successor.as_fd());
-        if let Err(error) = given {
+        if let Err(error) = give(self) {
             control.leave(&self.poller);
             return Err(error);
         }
@@ -66,11 +79,11 @@ impl Gateway {
             listener.leave(&self.poller);
         }
         self.lessons = lessons;
-        self.begin_drain(self.settings.drain_limit.map(|limit| now + limit), Some(successor));
         Ok(())
     }
 
-    fn give_names(&mut self, number: u64, to: BorrowedFd<'_>) -> io::Result<()> {
+    /// Gives away where programs come to, and who has come. The lines of all go, but that of this caller.
+    pub(super) fn give_names(&mut self, caller: Option<u64>, to: BorrowedFd<'_>) -> io::Result<()> {
         let listener = self.listener.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         let names = [
             self.control.listener(),
@@ -79,18 +92,10 @@ impl Gateway {
             self.lessons.read_only(),
         ];
         send(to, Message::Names(std::process::id()), &names)?;
-        for place in &self.places {
-            let Some(Nic::Soft(rnic)) = self.host.device(place.id) else { continue };
-            let (address, Succession { receiver, relays }) = (place.address, rnic.give_way()?);
-            send(to, Message::Receiver(address), &[receiver.as_fd()])?;
-            for (lane, relay) in &relays {
-                send(to, Message::Relay(Relay { address, lane: *lane }), &[relay.as_fd()])?;
-            }
-        }
         for Predecessor { line, process, .. } in &self.predecessors {
             send(to, Message::Before(*process), &[line.as_fd()])?;
         }
-        let lines: Vec<_> = self.control.lines_but(number).collect();
+        let lines: Vec<_> = self.control.lines_but(caller).collect();
         for some in lines.chunks(RIGHTS_MAX) {
             send(to, Message::Lines, some)?;
         }
@@ -102,7 +107,20 @@ impl Gateway {
             let message = Message::Waiting(offer.hand_over(), offer.uid);
             send(to, message, &[offer.connection.as_fd()])?;
         }
-        send(to, Message::Replaced, &[])
+        Ok(())
+    }
+
+    /// Gives away what comes for soft RNICs.
+    pub(super) fn give_receivers(&mut self, to: BorrowedFd<'_>) -> io::Result<()> {
+        for place in &self.places {
+            let Some(Nic::Soft(rnic)) = self.host.device(place.id) else { continue };
+            let (address, Succession { receiver, relays }) = (place.address, rnic.give_way()?);
+            send(to, Message::Receiver(address), &[receiver.as_fd()])?;
+            for (lane, relay) in &relays {
+                send(to, Message::Relay(Relay { address, lane: *lane }), &[relay.as_fd()])?;
+            }
+        }
+        Ok(())
     }
 
     /// From now on there are no new connections by SMC-R.

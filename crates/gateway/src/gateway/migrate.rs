@@ -78,7 +78,7 @@ impl Gateway {
     }
 
     /// Takes a link group and its sessions out of this process, if it is at rest.
-    fn leave(&mut self, group: u32, now: Duration) -> Option<Gone> {
+    pub(super) fn leave(&mut self, group: u32, now: Duration) -> Option<Gone> {
         let of_group = self.host.connections().filter(|it| it.group_number == group);
         let numbers = of_group.filter_map(|it| self.owners.get(&it.token).copied());
         let numbers: Vec<u64> = numbers.filter(|it| self.sessions.contains_key(it)).collect();
@@ -206,12 +206,12 @@ impl Gateway {
 }
 
 impl Gone {
-    /// Gives it to the successor, which answers.
+    /// Gives it to the successor, which answers if it is there.
     ///
     /// # Errors
     ///
     /// The line is closed, or the successor does not read.
-    fn send(&self, to: BorrowedFd<'_>) -> io::Result<()> {
+    pub(super) fn send(&self, to: BorrowedFd<'_>) -> io::Result<()> {
         self.try_send(to).or_else(|error| {
             log::warn!("a link group cannot be described to the other gateway: {error}");
             // It has descriptors perhaps, and lets go of them when it answers that this is none.
@@ -266,9 +266,9 @@ impl Gateway {
     ) {
         let taken = self.take_in(rights, ends.len(), now);
         let answer = if taken.is_ok() { Message::Taken } else { Message::NotTaken };
-        let line = self.predecessors.first().map(|latest| latest.line.as_fd());
-        let told =
-            line.map_or(Err(io::ErrorKind::NotConnected.into()), |line| say(line, answer, &[]));
+        let latest = self.predecessors.first().filter(|latest| latest.hears);
+        let told = latest.map_or(Ok(()), |latest| say(latest.line.as_fd(), answer, &[]));
+        let otherwise = if latest.is_some() { "goes on there" } else { "is reset" };
         match (taken, told) {
             (Ok(sessions), Ok(())) => {
                 log::info!(
@@ -287,7 +287,7 @@ impl Gateway {
                 }
             }
             (Err(error), _) => {
-                log::warn!("a link group of process {process} goes on there: {error}");
+                log::warn!("a link group of process {process} {otherwise}: {error}");
             }
         }
     }

@@ -12,6 +12,8 @@
 
 #[path = "../../examples/handover/by_hand.rs"]
 mod by_hand;
+#[path = "../../examples/handover/rights.rs"]
+mod rights;
 
 mod adapters;
 mod broken;

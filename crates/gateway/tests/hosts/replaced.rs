@@ -17,7 +17,7 @@ use rustix::net::{
 use sidestep_gateway::status::Mode;
 use sidestep_wire::hand_over::{EMITTED_LEN_MAX, Message, gateway_name};
 
-use crate::scene::{CLIENT, PATIENCE, SERVER, Scene, adapters};
+use crate::scene::{CLIENT, End, PATIENCE, SERVER, Scene, adapters};
 use crate::{receive, receive_end, receive_from, receive_reset, reset, send};
 
 /// The process has nothing left, and ends.
@@ -167,6 +167,78 @@ fn new_connections_join_the_group_that_has_moved() {
             assert_eq!((links.len(), links[0].connections), (1, 2), "{moved:?} moved: {links:#?}");
         }
     }
+}
+
+/// A connection begins while there is no gateway, and one comes later.
+fn begin_in_between(
+    scene: &Scene,
+    host: usize,
+    words: &[String],
+    kept: &OwnedFd,
+) -> (Child, [End; 2]) {
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| scene.hand_over(scene.connection()));
+        thread::sleep(Duration::from_millis(100));
+        let gateway = scene.restore(host, words, kept);
+        (gateway, waiting.join().unwrap())
+    })
+}
+
+/// Gateways end one after the other, and each goes on later in another process: as where a service is restarted. What programs
+/// say meanwhile, and connections that they begin, wait.
+#[test]
+fn what_a_gateway_leaves_goes_on_in_the_next_one() {
+    let Some(mut scene) = Scene::without_gateways(1) else { return };
+    let words = [CLIENT, SERVER].map(|host| scene.with_store(host, &adapters(host, 1)));
+    [CLIENT, SERVER].into_iter().for_each(|host| scene.start(host, &words[host]));
+    let [unread, sender] = scene.connect();
+    let [client, server] = scene.connect();
+    for (round, host) in [CLIENT, SERVER, CLIENT, SERVER].into_iter().enumerate() {
+        let salt = round as u8;
+        thread::scope(|scope| {
+            // Of which most lies somewhere on the way when the gateway ends.
+            scope.spawn(|| send(&sender, salt, 3 << 20));
+            send(&client, salt, 10_000);
+            let kept = scene.end_and_keep(host);
+            send(&client, !salt, 10_000);
+            send(&server, salt, 10_000);
+            let (gateway, waiting) = begin_in_between(&scene, host, &words[host], &kept);
+            scene.adopt(host, gateway);
+            drop(kept);
+            scene.expect(&waiting, Mode::SmcR);
+            receive(&server, salt, 10_000);
+            receive(&server, !salt, 10_000);
+            receive(&client, salt, 10_000);
+            receive(&unread, salt, 3 << 20);
+        });
+    }
+    for host in [CLIENT, SERVER] {
+        scene
+            .await_status(host, |status| status.links.len() == 1 && status.predecessors.is_empty());
+    }
+    drop(client);
+    receive_end(&server);
+}
+
+/// No other one begins, and what was left is closed.
+#[test]
+fn what_no_gateway_goes_on_with_is_reset() {
+    let Some(mut scene) = Scene::without_gateways(1) else { return };
+    let words = [CLIENT, SERVER].map(|host| scene.with_store(host, &adapters(host, 1)));
+    [CLIENT, SERVER].into_iter().for_each(|host| scene.start(host, &words[host]));
+    let ends = scene.hand_over(scene.connection());
+    scene.expect(&ends, Mode::SmcR);
+    let [client, server] = ends.map(|end| end.h);
+    let kept = scene.end_and_keep(CLIENT);
+    send(&server, 1, 1000);
+    drop(kept);
+    receive_reset(&client);
+    receive_reset(&server);
+    // The next one begins as if there had been none.
+    scene.start(CLIENT, &words[CLIENT]);
+    let [client, server] = scene.connect();
+    send(&client, 1, 1000);
+    receive(&server, 1, 1000);
 }
 
 /// Without the adapter that its links go over, the next gateway does not take a link group, and the one before goes on

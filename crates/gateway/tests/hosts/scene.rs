@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,7 +17,7 @@ use sidestep_gateway::status::{Mode, Status};
 use sidestep_wire::RmbeSize;
 use sidestep_wire::host_control::Side;
 
-use crate::by_hand;
+use crate::{by_hand, rights};
 
 pub(crate) const CLIENT: usize = 0;
 pub(crate) const SERVER: usize = 1;
@@ -133,6 +134,16 @@ impl Scene {
 
     /// Starts the gateway of a host, with these words.
     pub(crate) fn start(&mut self, host: usize, words: &[String]) {
+        let gateway = self.begin(host, words);
+        self.adopt(host, gateway);
+    }
+
+    /// This is the gateway of a host from now on.
+    pub(crate) fn adopt(&mut self, host: usize, gateway: Child) {
+        self.gateways[host] = Some(gateway);
+    }
+
+    fn begin(&self, host: usize, words: &[String]) -> Child {
         let program = example("alone");
         let log = File::options().create(true).append(true).open(self.log_path(host)).unwrap();
         let mut gateway = Command::new("ip")
@@ -147,7 +158,7 @@ impl Scene {
         let mut line = String::new();
         BufReader::new(gateway.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n", "{}", self.log(host));
-        self.gateways[host] = Some(gateway);
+        gateway
     }
 
     /// Another gateway takes the place of a host's. Returns the one that had it.
@@ -155,6 +166,42 @@ impl Scene {
         let before = self.gateways[host].take().unwrap();
         self.start(host, &[words, &["replace".to_owned()]].concat());
         before
+    }
+
+    /// These words, and that what it leaves is kept.
+    pub(crate) fn with_store(&self, host: usize, words: &[String]) -> Vec<String> {
+        [words, &[format!("store={}", self.keeper(host).display())]].concat()
+    }
+
+    /// The gateway of a host, which was started [with a store](Self::with_store), is told to end. What it leaves is reset
+    /// when what is returned is closed.
+    pub(crate) fn end_and_keep(&mut self, host: usize) -> OwnedFd {
+        let keeper = self.keep(host);
+        self.stop(host);
+        rights::receive(&caller(&keeper)).unwrap()
+    }
+
+    /// Another one begins with that; it is to be [adopted](Self::adopt).
+    pub(crate) fn restore(&self, host: usize, words: &[String], kept: &OwnedFd) -> Child {
+        let keeper = self.keep(host);
+        let words = [words, &[format!("restore={}", self.keeper(host).display())]].concat();
+        thread::scope(|scope| {
+            scope.spawn(|| rights::send(&caller(&keeper), kept.as_fd()).unwrap());
+            self.begin(host, &words)
+        })
+    }
+
+    fn keep(&self, host: usize) -> UnixListener {
+        let path = self.keeper(host);
+        // That of an earlier time.
+        let _ = std::fs::remove_file(&path);
+        let keeper = UnixListener::bind(path).unwrap();
+        keeper.set_nonblocking(true).unwrap();
+        keeper
+    }
+
+    fn keeper(&self, host: usize) -> PathBuf {
+        self.directory.path().join(format!("{host}.keeper"))
     }
 
     /// As by SIGKILL: it has no time for anything.
@@ -311,6 +358,17 @@ impl Scene {
 pub(crate) struct End {
     pub(crate) n: TcpStream,
     pub(crate) h: TcpStream,
+}
+
+fn caller(keeper: &UnixListener) -> UnixStream {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match keeper.accept() {
+            Ok((caller, _)) => return caller,
+            Err(error) => assert!(Instant::now() < end, "no gateway calls: {error}"),
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 impl Drop for Scene {

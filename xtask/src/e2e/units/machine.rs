@@ -69,16 +69,23 @@ impl Unit {
 impl Machine {
     /// Starts it, with the units installed, and neither started. Their watchdogs wait as long as they say.
     pub(super) fn boot(stage: &Stage<'_>) -> Result<Self> {
-        Self::boot_with(stage, "")
+        Self::boot_with(stage, "", &[ADAPTER])
     }
 
     /// The same with watchdogs that wait for [`WATCHDOG`], and no longer for what does not end by itself.
     pub(super) fn boot_impatient(stage: &Stage<'_>) -> Result<Self> {
         let patience = WATCHDOG.as_secs();
-        Self::boot_with(stage, &format!("[Service]\nWatchdogSec={patience}\nTimeoutStopSec=2\n"))
+        let dropped_in = format!("[Service]\nWatchdogSec={patience}\nTimeoutStopSec=2\n");
+        Self::boot_with(stage, &dropped_in, &[ADAPTER])
     }
 
-    fn boot_with(stage: &Stage<'_>, dropped_in: &str) -> Result<Self> {
+    /// The same with an adapter at this interface, which may come later, and a descriptor store for the gateway: systemd has
+    /// one, but does not say so before 254.
+    pub(super) fn boot_with_store(stage: &Stage<'_>, interface: &str) -> Result<Self> {
+        Self::boot_with(stage, "[Service]\nEnvironment=FDSTORE=1\n", &[ADAPTER, interface])
+    }
+
+    fn boot_with(stage: &Stage<'_>, dropped_in: &str, adapters: &[&str]) -> Result<Self> {
         if !user::is_root() {
             bail!(Lacking("a container needs root".to_owned()));
         }
@@ -87,7 +94,7 @@ impl Machine {
         };
         let scratch = stage.house.scratch.join("units");
         let group = Group::make()?;
-        install(sidestep, &scratch)?;
+        install(sidestep, &scratch, adapters)?;
         fs::write(scratch.join("drop-in.conf"), dropped_in)?;
         let mut command = nspawn(&scratch, &stage.house.scripts)?;
         group.enclose(&mut command);
@@ -138,12 +145,21 @@ impl Machine {
         command
     }
 
+    /// Its first process, as the host calls it.
+    pub(super) const fn leader(&self) -> u32 {
+        self.leader
+    }
+
+    pub(super) fn seed(&self) -> &str {
+        &self.seed
+    }
+
     /// Runs a command in it to its end.
     pub(super) fn run(&self, words: &[&str]) -> Result<String> {
         launch::run(self.enter(words), PATIENCE).with_context(|| words.join(" "))
     }
 
-    fn start_program(&self, words: &[&str]) -> Result<Dialogue> {
+    pub(super) fn start_program(&self, words: &[&str]) -> Result<Dialogue> {
         Dialogue::start(self.enter(&[&["sh", "-c", ENTER, "sh"], words].concat()))
     }
 
@@ -354,7 +370,7 @@ fn own_numbers(pid: u32) -> Vec<u32> {
 }
 
 /// Installs the programs below a directory, as `/usr/local` is to be.
-fn install(sidestep: &Path, scratch: &Path) -> Result<()> {
+fn install(sidestep: &Path, scratch: &Path, adapters: &[&str]) -> Result<()> {
     let local = scratch.join("local");
     let (bin, lib) = (local.join("bin"), local.join("lib/sidestep"));
     fs::create_dir_all(&bin)?;
@@ -364,8 +380,9 @@ fn install(sidestep: &Path, scratch: &Path) -> Result<()> {
     if fs::symlink_metadata(bin.join("sidestepd")).is_err() {
         std::os::unix::fs::symlink("sidestep", bin.join("sidestepd"))?;
     }
+    let adapters: Vec<_> = adapters.iter().map(|adapter| format!("soft:{adapter}")).collect();
     let settings = format!(
-        "[smc-r]\nadapters = [\"soft:{ADAPTER}\"]\n[agent]\nmetrics = \"unix:/run/sidestep/metrics\"\n"
+        "[smc-r]\nadapters = {adapters:?}\n[agent]\nmetrics = \"unix:/run/sidestep/metrics\"\n"
     );
     Ok(fs::write(scratch.join("sidestep.toml"), settings)?)
 }
