@@ -128,8 +128,19 @@ pub(crate) struct Ledger {
     pub(crate) losses: Vec<Ns>,
     /// Spun beside strangers.
     pub(crate) spun_beside: Ns,
-    /// From rendezvous one until there were none.
+    /// From meeting one until there were none.
     pub(crate) beside: Ns,
+    /// Those that have ended.
+    pub(crate) trials: Vec<Trial>,
+}
+
+/// For so long all threads of a process yielded, to learn whether strangers have gone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trial {
+    pub(crate) from: Ns,
+    pub(crate) to: Ns,
+    /// It has said that there are none.
+    pub(crate) is_passed: bool,
 }
 
 #[derive(Default)]
@@ -139,9 +150,38 @@ struct Process {
     spins_begun: u32,
     ledger: Ledger,
     beside_since: Option<Ns>,
+    trial_since: Option<Ns>,
 }
 
 impl Process {
+    /// A wait begins.
+    fn company(&mut self, now: Ns) -> Company {
+        let company = self.contention.company(now);
+        let is_trial = company == Company::Alone && !self.contention.is_settled();
+        match self.trial_since {
+            None if is_trial => self.trial_since = Some(now),
+            Some(_) if !is_trial => self.end_trial(now, true),
+            _ => {}
+        }
+        self.note(now);
+        company
+    }
+
+    /// A thread runs again after a yield. True: it has met a stranger.
+    fn resumed(&mut self, now: Ns, late: Ns, spins: u32) -> bool {
+        let has_met = self.contention.resumed(now, late, spins);
+        if has_met {
+            self.end_trial(now, false);
+        }
+        self.note(now);
+        has_met
+    }
+
+    fn end_trial(&mut self, to: Ns, is_passed: bool) {
+        let trial = self.trial_since.take().map(|from| Trial { from, to, is_passed });
+        self.ledger.trials.extend(trial);
+    }
+
     fn note(&mut self, now: Ns) {
         let is_contended = !self.contention.is_settled();
         match self.beside_since {
@@ -348,8 +388,7 @@ impl Pairs {
         let peer_cpu = machine.cpu_of(self.ends[self.ends[end].peer].thread);
         let it = &mut self.ends[end];
         let process = &mut self.processes[it.process];
-        it.company = process.contention.company(machine.now());
-        process.note(machine.now());
+        it.company = process.company(machine.now());
         let peer_elsewhere = machine.cpu_of(it.thread) != peer_cpu;
         let cpu_to_spare = process.spinning + 1 < self.cpus;
         let spins = peer_elsewhere && cpu_to_spare;
@@ -419,8 +458,7 @@ impl Pairs {
         let it = &mut self.ends[end];
         let process = &mut self.processes[it.process];
         let late = now - began;
-        let met_stranger = process.contention.resumed(now, late, process.spins_begun - spins_begun);
-        process.note(now);
+        let met_stranger = process.resumed(now, late, process.spins_begun - spins_begun);
         if late > DEAR_NS {
             process.ledger.losses.push(late);
         }
