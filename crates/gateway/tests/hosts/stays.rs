@@ -212,12 +212,9 @@ fn a_server_of_short_connections_is_remembered() {
     assert!(is_left_alone(&scene, CLIENT, to));
 }
 
-/// As long as the first connection may have to wait where RDMA is dropped and TCP is not: for CONFIRM LINK, and for
-/// the peer's Decline, with a second for a machine that is busy.
-const FALLBACK_MAX: Duration = Duration::from_secs(6);
-
-/// A firewall lets TCP in and drops UDP port 4791, at one host or at both. The first connection waits, and goes on by
-/// TCP with every byte; the next ones do not ask.
+/// A firewall lets TCP in and drops UDP port 4791, at one host or at both. The first connection waits for CONFIRM
+/// LINK, or for the peer's Decline, and goes on by TCP with every byte; the next ones do not ask. How long the waits
+/// are is tried with a clock of the test's own (`engine/tests/table`).
 #[test]
 fn a_firewall_that_drops_rdma_costs_one_wait() {
     const RULES: &str = "add table inet f; add chain inet f i { type filter hook input priority 0; }; \
@@ -233,10 +230,9 @@ fn a_firewall_that_drops_rdma_costs_one_wait() {
         let ends = scene.hand_over(connection);
         send(&ends[0].h, 1, 100_000);
         receive(&ends[1].h, 1, 100_000);
-        let took = begin.elapsed();
+        // A figure and no verdict: a machine with other work has its own.
+        eprintln!("dropped at {walled:?}: TCP after {:.1?}", begin.elapsed());
         scene.expect(&ends, Mode::Tcp);
-        eprintln!("dropped at {walled:?}: TCP after {took:.1?}");
-        assert!(took < FALLBACK_MAX, "{took:?}");
         assert!(is_left_alone(&scene, CLIENT, server));
     }
 }
