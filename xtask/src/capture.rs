@@ -6,15 +6,17 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::bench::launch::{self, Program};
 use crate::enclosure::Namespace;
-use crate::suite::HANG;
+use crate::suite::{HANG, Lacking};
 
 /// For a packet to get from the interface into the file.
 const CAPTURE_DELAY: Duration = Duration::from_millis(500);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// MiB of packets that the kernel keeps while tshark waits for a CPU: more than most tests send.
+const BUFFER_MIB: &str = "128";
 
 /// tshark, which writes down what passes an interface.
 pub(crate) struct Capture {
@@ -33,7 +35,7 @@ impl Capture {
         // A file of an earlier run would look like a capture that has begun.
         let _ = fs::remove_file(&file);
         let mut command = Command::new("tshark");
-        command.args(["-q", "-i", interface, "-f", filter, "-w"]).arg(&file);
+        command.args(["-q", "-B", BUFFER_MIB, "-i", interface, "-f", filter, "-w"]).arg(&file);
         namespace.enclose(&mut command);
         let tshark = Program::start(command, file.parent().context("a file in a directory")?)?;
         let deadline = Instant::now() + HANG;
@@ -44,6 +46,7 @@ impl Capture {
         Ok(Self { tshark, file })
     }
 
+    /// **Errors**: [`Lacking`] if packets are missing: to whoever reads it, a peer has broken the rules.
     pub(crate) fn end(mut self) -> Result<Captured> {
         thread::sleep(CAPTURE_DELAY);
         launch::signal(self.tshark.pid(), libc::SIGINT)?;
@@ -52,8 +55,16 @@ impl Capture {
             ensure!(Instant::now() < deadline, "tshark does not end: {}", self.tshark.printed());
             thread::sleep(POLL_INTERVAL);
         }
-        Ok(Captured { file: self.file })
+        match lost(&self.tshark.printed()) {
+            None => Ok(Captured { file: self.file }),
+            Some(said) => bail!(Lacking(format!("a CPU for the one who looks on: {said}"))),
+        }
     }
+}
+
+/// What tshark says of packets that the kernel has not kept for it.
+fn lost(said: &str) -> Option<&str> {
+    said.lines().map(str::trim).find(|line| line.contains(" dropped from "))
 }
 
 /// A capture that has ended.
@@ -93,3 +104,16 @@ pub(crate) fn dissect(file: &Path, only: &str, words: &[&str]) -> Result<String>
 /// Protocols over InfiniBand that tshark knows.
 const STRANGERS: [&str; 7] =
     ["rpcordma", "smb_direct", "nvme-rdma", "lnet", "iser", "infiniband_sdp", "fcoib"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_capture_that_lost_packets_is_known() {
+        let whole = "Capturing on 'cable'\ntshark: \n54448 packets captured\n";
+        assert_eq!(lost(whole), None);
+        let part = whole.replace("tshark", "8850 packets dropped from cable\ntshark");
+        assert_eq!(lost(&part), Some("8850 packets dropped from cable"));
+    }
+}
