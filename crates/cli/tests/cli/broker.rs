@@ -20,10 +20,7 @@ use sidestep_wire::host_control::{
 };
 
 use crate::support::Place;
-use crate::talk::eventually;
-
-/// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(300);
+use crate::talk::{HANG, eventually};
 
 #[test]
 fn two_ends_get_a_line_to_each_other() {
@@ -412,13 +409,13 @@ impl Line {
     /// Whatever lies unread before it.
     fn awaits_hang_up(&self) {
         let mut entry = [PollFd::new(&self.0, PollFlags::RDHUP)];
-        let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        let patience = Timespec { tv_sec: HANG.as_secs() as i64, tv_nsec: 0 };
         assert_eq!(poll(&mut entry, Some(&patience)).unwrap(), 1, "the line goes on");
     }
 
     fn await_news(&self) {
         let mut entry = [PollFd::new(&self.0, PollFlags::IN)];
-        let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        let patience = Timespec { tv_sec: HANG.as_secs() as i64, tv_nsec: 0 };
         assert_eq!(poll(&mut entry, Some(&patience)).unwrap(), 1, "nothing comes");
     }
 

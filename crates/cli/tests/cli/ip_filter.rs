@@ -11,6 +11,7 @@ use sidestep_bpf::{Cgroup, Filter, GroupNumbers, RuleSet};
 use sidestep_filter::{Names, RuleList, compile};
 
 use crate::support::{Place, outcome};
+use crate::talk::{HANG, eventually};
 
 #[test]
 fn what_is_odd_in_a_list_is_told() {
@@ -358,10 +359,7 @@ fn rules_for_a_unit_hold_for_it_when_it_comes_and_when_it_comes_again() {
     let mut follow = host.command("resolve --follow").spawn().unwrap();
     for _ in 0..2 {
         let unit = Directory::make(unit.clone());
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while within(&unit.0, 53) {
-            assert!(Instant::now() < deadline, "it is the unit");
-        }
+        eventually("it is the unit", || (!within(&unit.0, 53)).then_some(()));
         assert!(!within(&unit.0, 54), "it is in the slice");
         assert!(within(&slice.0, 53));
     }
@@ -402,7 +400,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + HANG;
         // What has ended in it is gone a moment later.
         while std::fs::remove_dir(&self.0).is_err() && Instant::now() < deadline {}
     }
@@ -504,7 +502,7 @@ fn what_is_not_confirmed_is_taken_back() {
         }
         let begin = Instant::now();
         while child.try_wait().unwrap().is_none() {
-            assert!(begin.elapsed() < Duration::from_secs(60), "it waits for ever");
+            assert!(begin.elapsed() < HANG, "it waits for ever");
             std::thread::sleep(Duration::from_millis(20));
         }
         drop(stdin);
@@ -590,7 +588,7 @@ impl Host {
             if status == Some(0) {
                 break text;
             }
-            assert!(begin.elapsed() < Duration::from_secs(60), "{errors}");
+            assert!(begin.elapsed() < HANG, "{errors}");
             std::thread::sleep(Duration::from_millis(50));
         };
         terminate(&agent);

@@ -124,10 +124,12 @@ pub(crate) fn free_port() -> String {
     listener.local_addr().unwrap().port().to_string()
 }
 
-/// Tries until it succeeds: what one program has done the other may still have to see. Only a hang
-/// takes as long as it waits, however busy the machine is.
+/// Only a hang takes so long, however busy the machine is.
+pub(crate) const HANG: Duration = Duration::from_secs(300);
+
+/// Tries until it succeeds, or for [`HANG`]: what one program has done the other may still have to see.
 pub(crate) fn eventually<T>(what: &str, mut f: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(300);
+    let deadline = Instant::now() + HANG;
     loop {
         if let Some(value) = f() {
             return value;

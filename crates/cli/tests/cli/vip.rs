@@ -178,8 +178,8 @@ fn connections_are_spread_drained_and_found_again() {
     assert_eq!(connect("127.0.0.10:80").1, b'b');
     a = Server::start("127.0.0.1:7001", b'A');
     await_state(&place, "a", "active");
-    let names: Vec<_> = (0..4).map(|_| connect("127.0.0.10:80").1).collect();
-    assert_eq!(names.iter().filter(|name| **name == b'A').count(), 2);
+    // Whose turn it is, segments sent again to the connections that have ended have a say in.
+    eventually("it has its turn again", || (connect("127.0.0.10:80").1 == b'A').then_some(()));
     all.iter_mut().for_each(lives);
 
     let shown: Value = serde_json::from_str(&vip(&place, &["connections", "--json"]).1).unwrap();
@@ -200,20 +200,23 @@ fn connections_are_spread_drained_and_found_again() {
 
 #[test]
 fn the_least_busy_is_known_by_what_lives() {
+    const CONNECTIONS: usize = 20;
     let Some(()) = alone() else { return };
     let place = Place::new();
     let _servers = [Server::start("127.0.0.1:7001", b'a'), Server::start("127.0.0.1:7002", b'b')];
     let _vips = Vips::start(&place, &TWO.replace("roundrobin", "weightedactive"));
     let (of_a, of_b): (Vec<_>, Vec<_>) =
-        (0..6).map(|_| connect("127.0.0.10:80")).partition(|(_, name)| *name == b'a');
-    assert_eq!((of_a.len(), of_b.len()), (3, 3), "what is given counts at once");
+        (0..CONNECTIONS).map(|_| connect("127.0.0.10:80")).partition(|(_, name)| *name == b'a');
+    let half = CONNECTIONS / 2;
+    assert_eq!((of_a.len(), of_b.len()), (half, half), "what is given counts at once");
     drop(of_a);
     eventually("a has none", || (target(&place, "a")["connections"] == 0).then_some(()));
+    // A segment sent again to a connection that has ended looks for a listener, too, and counts.
+    // Each of those that a had may bring one, so not all of them are made up for.
     let late: Vec<_> = (0..3).map(|_| connect("127.0.0.10:80")).collect();
     assert!(late.iter().all(|(_, name)| *name == b'a'), "the idle one catches up");
-    // A segment sent again to a connection that has ended looks for a listener, too, and counts.
     let given = ["a", "b"].map(|name| target(&place, name)["given"].as_u64().unwrap());
-    assert!(given[0] >= 6 && given[1] >= 3, "{given:?}");
+    assert!(given[0] >= half as u64 + 3 && given[1] >= half as u64, "{given:?}");
 }
 
 #[test]
@@ -250,7 +253,9 @@ fn a_new_set_is_in_force_at_once_or_not_at_all() {
         text.contains("web at 127.0.0.10:80: roundrobin, 2 targets\nx at 127.0.0.11:81"),
         "{text}"
     );
-    let names: Vec<_> = (0..4).map(|_| connect("127.0.0.10:80").1).collect();
+    // They live until all are there: no segment of one that has ended takes a turn.
+    let late: Vec<_> = (0..4).map(|_| connect("127.0.0.10:80")).collect();
+    let names: Vec<_> = late.iter().map(|(_, name)| *name).collect();
     assert!(names.contains(&b'a') && names.contains(&b'c') && !names.contains(&b'b'), "{names:?}");
     lives(&mut old);
     assert!(apply(TWO).1.contains("x at 127.0.0.11:81 is not in force any more"));
