@@ -5,12 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::bench::launch;
 use crate::suite::HANG;
+
+/// Between two looks at which processes there are.
+const PIDS_INTERVAL: Duration = Duration::from_millis(25);
 
 /// What a pair of programs has to show for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,13 +42,26 @@ impl Witness {
 
     /// What can be seen of these processes' connections now.
     pub(crate) fn look(&self, pids: &[u32]) -> Result<Evidence> {
+        self.look_meanwhile(|| pids.to_vec())
+    }
+
+    /// The same of processes that may come and go while `sidestep ss` has no CPU.
+    pub(crate) fn look_meanwhile(&self, mut pids: impl FnMut() -> Vec<u32>) -> Result<Evidence> {
         let Some(sidestep) = &self.sidestep else {
             return Ok(Evidence::default());
         };
+        let mut all: BTreeSet<u32> = pids().into_iter().collect();
         let mut command = Command::new(sidestep);
         command.args(["ss", "--json"]);
-        let table = launch::run(command, HANG)?;
-        Evidence::parse(&table, pids)
+        let table = thread::scope(|scope| {
+            let asking = scope.spawn(|| launch::run(command, HANG));
+            while !asking.is_finished() {
+                all.extend(pids());
+                thread::sleep(PIDS_INTERVAL);
+            }
+            asking.join().expect("it does not panic")
+        })?;
+        Evidence::parse(&table, &Vec::from_iter(all))
     }
 
     /// What these processes' programs have had so far, as evidence.

@@ -305,7 +305,7 @@ fn nginx_curl(stage: &Stage<'_>) -> Result<String> {
     ensure!(connects == 1, "curl opened {connects} connections, not one with keep-alive");
     site.fetch(&[3, 2, 1, 0, 2, 1], |words| run(&[words, &["-Z".into()]].concat()))?;
     let slowly = |words: &[OsString]| [words, &["--limit-rate".into(), SLOW_RATE.into()]].concat();
-    site.fetch(&[3], |words| stage.watch_command(Some(&server), client(&slowly(words))))?;
+    site.fetch(&[3], |words| stage.watch_command(&server, client(&slowly(words))))?;
     if !user::is_root() {
         server.must_be_alive()?;
         return Ok("15 files compared".to_owned());
@@ -316,7 +316,7 @@ fn nginx_curl(stage: &Stage<'_>) -> Result<String> {
     site.fetch(&[3], |words| {
         let mut client = stage.client_command(&slowly(words));
         worker.own(&mut client);
-        stage.watch_command(Some(&server), client)
+        stage.watch_command(&server, client)
     })?;
     server.must_be_alive()?;
     Ok("16 files compared, one fetched by the user of the workers".to_owned())
@@ -494,11 +494,14 @@ fn death(stage: &Stage<'_>) -> Result<String> {
     let house = stage.house;
     let program = place::compile_c(&house.scripts.join("death.c"), &house.scratch)?;
     let program = program.into_os_string();
-    let mut survivor = stage.server_command(&[&program, &OsString::from("survivor")]);
-    survivor.args(["--rounds", &house.rounds.to_string()]);
-    survivor.args(["--seed", &house.seed.to_string(), "--"]);
-    survivor.args(words_of(&stage.client_command(&[&program])));
-    Ok(stage.watch_command(None, survivor)?.trim().to_owned())
+    let survivor = || {
+        let mut survivor = stage.server_command(&[&program, &OsString::from("survivor")]);
+        survivor.args(["--rounds", &house.rounds.to_string()]);
+        survivor.args(["--seed", &house.seed.to_string(), "--"]);
+        survivor.args(words_of(&stage.client_command(&[&program])));
+        Ok(survivor)
+    };
+    Ok(stage.watch_until_seen(survivor)?.trim().to_owned())
 }
 
 /// A command as the words with which a process that is itself under Sidestep

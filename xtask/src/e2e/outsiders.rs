@@ -144,7 +144,7 @@ pub(crate) fn go(stage: &Stage<'_>) -> Result<String> {
     let url = format!("http://{address}/page");
     let mut curl = stage.command(Transport::Smc, &["curl", "-sS", "--fail"]);
     curl.args(["--limit-rate", SLOW_RATE, "-o"]).arg(&fetched).arg(&url);
-    stage.watch_for(Claim::Tcp, Some(&server), curl)?;
+    stage.watch_for(Claim::Tcp, &server, curl)?;
     must_be_equal(&fetched, &page)?;
     server.must_be_alive()?;
     fs::remove_file(&page)?;

@@ -126,15 +126,11 @@ impl Stage<'_> {
 
     /// Runs a client to its end and looks at the connections meanwhile.
     pub(crate) fn watch<S: AsRef<OsStr>>(&self, server: &Program, words: &[S]) -> Result<String> {
-        self.watch_command(Some(server), self.client_command(words))
+        self.watch_command(server, self.client_command(words))
     }
 
-    /// The same for any command, and a server only if there is one.
-    pub(crate) fn watch_command(
-        &self,
-        server: Option<&Program>,
-        command: Command,
-    ) -> Result<String> {
+    /// The same for any command.
+    pub(crate) fn watch_command(&self, server: &Program, command: Command) -> Result<String> {
         self.watch_for(self.mix.claim(), server, command)
     }
 
@@ -142,30 +138,53 @@ impl Stage<'_> {
     pub(crate) fn watch_for(
         &self,
         claim: Claim,
-        server: Option<&Program>,
+        server: &Program,
         command: Command,
     ) -> Result<String> {
-        let deadline = Instant::now() + HANG;
-        let mut client = Dialogue::start(command)?;
-        client.hang_up();
         let mut seen = Evidence::default();
-        while !client.program().has_ended()? && Instant::now() < deadline {
-            // Who is content looks no more, except for what must not be seen.
-            if claim == Claim::Tcp || !self.house.witness.is_content(claim, &seen) {
-                seen.merge(self.look(server, &mut [&mut client])?);
-            }
-            thread::sleep(LOOK_INTERVAL);
-        }
-        let said = client.finish(HANG)?;
+        let said = self.look_on(claim, Some(server), command, &mut seen)?;
         // A look takes long on a busy machine, and the client may have been quicker than two: a server
         // knows what has ended.
-        if let Some(server) = server
-            && !self.house.witness.is_content(claim, &seen)
-        {
+        if !self.house.witness.is_content(claim, &seen) {
             seen.merge(self.house.witness.ended(&server.family())?);
         }
         self.house.witness.judge(claim, &seen)?;
         Ok(said)
+    }
+
+    /// The same where no server can tell what has ended: the client is run again until a look was quick
+    /// enough. Returns what the last one has said.
+    pub(crate) fn watch_until_seen(&self, client: impl Fn() -> Result<Command>) -> Result<String> {
+        let (claim, deadline) = (self.mix.claim(), Instant::now() + HANG);
+        let mut seen = Evidence::default();
+        loop {
+            let said = self.look_on(claim, None, client()?, &mut seen)?;
+            if self.house.witness.is_content(claim, &seen) || Instant::now() > deadline {
+                self.house.witness.judge(claim, &seen)?;
+                return Ok(said);
+            }
+        }
+    }
+
+    /// Runs a client to its end, and adds what is seen of its connections and the server's meanwhile.
+    fn look_on(
+        &self,
+        claim: Claim,
+        server: Option<&Program>,
+        command: Command,
+        seen: &mut Evidence,
+    ) -> Result<String> {
+        let deadline = Instant::now() + HANG;
+        let mut client = Dialogue::start(command)?;
+        client.hang_up();
+        while !client.program().has_ended()? && Instant::now() < deadline {
+            // Who is content looks no more, except for what must not be seen.
+            if claim == Claim::Tcp || !self.house.witness.is_content(claim, seen) {
+                seen.merge(self.look(server, &mut [&mut client])?);
+            }
+            thread::sleep(LOOK_INTERVAL);
+        }
+        client.finish(HANG)
     }
 
     /// Runs a client that says when it has verified everything and then keeps
@@ -216,11 +235,13 @@ impl Stage<'_> {
     }
 
     fn look(&self, server: Option<&Program>, clients: &mut [&mut Dialogue]) -> Result<Evidence> {
-        let mut pids = server.map_or_else(Vec::new, Program::family);
-        for client in clients {
-            pids.extend(client.program().family());
-        }
-        self.house.witness.look(&pids)
+        self.house.witness.look_meanwhile(|| {
+            let mut pids = server.map_or_else(Vec::new, Program::family);
+            for client in &mut *clients {
+                pids.extend(client.program().family());
+            }
+            pids
+        })
     }
 }
 

@@ -136,11 +136,8 @@ impl<'a> Scene<'a> {
     fn load(&self, host: &str, port: &str) -> Result<()> {
         let words = ["redis-benchmark", "-h", host, "-p", port, "-c", "9", "-n", "200000"];
         let words = [&words[..], &["-t", "set", "-q"]].concat();
-        let load = self.enclosed(self.stage.client_command(&words));
-        self.stage
-            .watch_command(None, load)
-            .map(drop)
-            .with_context(|| format!("{host} port {port}"))
+        let load = || Ok(self.enclosed(self.stage.client_command(&words)));
+        self.stage.watch_until_seen(load).map(drop).with_context(|| format!("{host} port {port}"))
     }
 
     fn vip(&self, words: &[&str]) -> Result<String> {
