@@ -137,6 +137,16 @@ static void *wait_for_input(void *argument)
     return NULL;
 }
 
+static void *wait_for_ever(void *argument)
+{
+    struct reader *reader = argument;
+    struct epoll_event event;
+    reader->id = thread_id();
+    reader->result = epoll_wait(reader->fd, &event, 1, -1);
+    reader->done = true;
+    return NULL;
+}
+
 static void shutdown_wakes_epoll(struct pair *p)
 {
     int set = epoll_create1(0);
@@ -249,6 +259,28 @@ static void cancelled_poll(struct pair *p)
     peer_do(p, do_send, 10, 0);
     CHECK_EQ(poll_once(p->self.fd, POLLIN, HANG_MS), POLLIN);
     CHECK_EQ(do_recv(&p->self, 10, 0), 10);
+}
+
+/* The set tells the others all that it has: once per message, as edges are. */
+static void cancelled_epoll(struct pair *p)
+{
+    int set = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+    epoll_ctl(set, EPOLL_CTL_ADD, p->self.fd, &event);
+    for (int round = 0; round < 2; round++) {
+        struct reader reader = {.fd = set};
+        start(&reader, round == 0 ? wait_for_ever : wait_for_input);
+        CHECK_EQ(pthread_cancel(reader.thread), 0);
+        void *result;
+        pthread_join(reader.thread, &result);
+        CHECK(result == PTHREAD_CANCELED);
+        CHECK(!reader.done);
+        peer_do(p, do_send, 10, 0);
+        CHECK_EQ(epoll_wait(set, &event, 1, HANG_MS), 1);
+        CHECK_EQ(epoll_wait(set, &event, 1, 0), 0);
+        CHECK_EQ(do_recv(&p->self, 10, 0), 10);
+    }
+    close(set);
 }
 
 /* ---- several at once ------------------------------------------------------------- */
@@ -498,6 +530,7 @@ static const struct test tests[] = {
     {"close_then_peer_ends", close_then_peer_ends, SLOW},
     {"cancelled_reader", cancelled_reader, SLOW},
     {"cancelled_poll", cancelled_poll, SLOW},
+    {"cancelled_epoll", cancelled_epoll, SLOW},
     {"one_message_one_reader", one_message_one_reader, SLOW},
     {"messages_in_one_piece", messages_in_one_piece, ACTIVE_PEER},
     {"two_writers_two_readers", two_writers_two_readers, ACTIVE_PEER},

@@ -1679,6 +1679,12 @@ fn in_ms(timeout: Option<Duration>) -> i32 {
 /// and says so on the program's standard error each time.
 static HAS_EPOLL_PWAIT2: AtomicBool = AtomicBool::new(true);
 
+/// Whether [`epoll_wait`] has not yet found that the kernel lacks `epoll_pwait2`.
+#[must_use]
+pub fn has_epoll_pwait2() -> bool {
+    HAS_EPOLL_PWAIT2.load(Ordering::Relaxed)
+}
+
 /// `epoll_pwait2` with `epoll_pwait` for kernels before 5.11.
 pub fn epoll_wait(
     epfd: i32,
@@ -1687,7 +1693,7 @@ pub fn epoll_wait(
     mask: SignalMask,
 ) -> Result {
     let (events, max) = (events.as_mut_ptr(), events.len().min(i32::MAX as usize) as i32);
-    if HAS_EPOLL_PWAIT2.load(Ordering::Relaxed) && !confinement::is_confined() {
+    if has_epoll_pwait2() && !confinement::is_confined() {
         let time = timeout.map(timespec);
         let time_at = time.as_ref().map_or(0, |t| core::ptr::from_ref(t) as usize);
         // SAFETY: the slice is writable, the time is ours, and `SignalMask` is null or a set.

@@ -47,7 +47,7 @@ unsafe extern "C" fn start(_: i32, _: *const *const c_char, environment: *const 
 }
 
 /// Where threads sleep: in the program's libc, whose calls are cancellation points.
-const SLEEPS: Sleeps = Sleeps { recv, ppoll, look_for_cancel: cancel::look };
+const SLEEPS: Sleeps = Sleeps { recv, ppoll, epoll_wait, look_for_cancel: cancel::look };
 
 fn recv(fd: i32, bytes: &mut [u8], flags: i32) -> isize {
     // SAFETY: the slice is writable.
@@ -59,6 +59,32 @@ fn ppoll(entries: &mut [libc::pollfd], time: Option<&libc::timespec>, mask: Sign
     let (at, count) = (entries.as_mut_ptr(), entries.len() as u64);
     // SAFETY: the slice is writable, the time can be read, and `SignalMask` is null or a set.
     cancel::below_us(|| unsafe { real::ppoll(at, count, time, mask.as_ptr()) })
+}
+
+/// Without a limit by the call that each libc has. With one musl knows whole milliseconds, which are rounded up.
+fn epoll_wait(
+    epfd: i32,
+    events: &mut [libc::epoll_event],
+    time: Option<&libc::timespec>,
+    mask: SignalMask,
+) -> i32 {
+    let (at, max) = (events.as_mut_ptr(), events.len().min(i32::MAX as usize) as i32);
+    // SAFETY: the slice is writable, the time can be read, and `SignalMask` is null or a set.
+    cancel::below_us(|| unsafe {
+        match time {
+            None => real::epoll_pwait(epfd, at, max, -1, mask.as_ptr()),
+            Some(time) if real::is_musl() => {
+                real::epoll_pwait(epfd, at, max, in_ms(time), mask.as_ptr())
+            }
+            Some(time) => real::epoll_pwait2(epfd, at, max, time, mask.as_ptr()),
+        }
+    })
+}
+
+fn in_ms(time: &libc::timespec) -> i32 {
+    let rest = (time.tv_nsec as i64 + 999_999) / 1_000_000;
+    let ms = (time.tv_sec as i64).saturating_mul(1_000).saturating_add(rest);
+    i32::try_from(ms).unwrap_or(i32::MAX)
 }
 
 /// A panic is a bug of ours, which must be loud and must not unwind into a program

@@ -16,6 +16,8 @@ pub struct Sleeps {
     pub recv: fn(i32, &mut [u8], i32) -> isize,
     /// `ppoll`.
     pub ppoll: fn(&mut [libc::pollfd], Option<&libc::timespec>, SignalMask) -> i32,
+    /// `epoll_pwait2`, or what is nearest to it in this libc.
+    pub epoll_wait: fn(i32, &mut [libc::epoll_event], Option<&libc::timespec>, SignalMask) -> i32,
     /// `pthread_testcancel`, for sleeps that libc does not know.
     pub look_for_cancel: fn() -> Answer<()>,
 }
@@ -57,6 +59,34 @@ pub(crate) fn ppoll(
     let before = sys::libc_errno();
     let n = (sleeps.ppoll)(entries, time.as_ref(), sigmask);
     usize::try_from(n).map_err(|_| Errno(sys::replace_libc_errno(before)))
+}
+
+/// `epoll_pwait2` with no more than the rest of `timeout`; the program's `errno` stays as it was. A thread
+/// that is cancelled in a libc without that call ends when the time is up.
+pub(crate) fn epoll_wait(
+    epfd: i32,
+    events: &mut [libc::epoll_event],
+    timeout: Option<Duration>,
+    sigmask: SignalMask,
+) -> sys::Result {
+    let by_kernel = confinement::is_confined() || timeout.is_some() && !sys::has_epoll_pwait2();
+    let count = match SLEEPS.get().filter(|_| !by_kernel) {
+        Some(sleeps) => {
+            let time = timeout.map(sys::timespec);
+            let before = sys::libc_errno();
+            let n = (sleeps.epoll_wait)(epfd, events, time.as_ref(), sigmask);
+            usize::try_from(n).map_err(|_| Errno(sys::replace_libc_errno(before)))
+        }
+        None => Err(Errno(libc::ENOSYS)),
+    };
+    let count = match count {
+        Err(Errno(libc::ENOSYS)) => sys::epoll_wait(epfd, events, timeout, sigmask)?,
+        count => count?,
+    };
+    if count == 0 {
+        look_for_cancel().map_err(Errno)?;
+    }
+    Ok(count)
 }
 
 /// A cancellation point, behind a sleep that libc does not know.

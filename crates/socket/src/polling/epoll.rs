@@ -26,7 +26,7 @@
 //! it sleeps: slower, and always right.
 
 use crate::Errno;
-use crate::connection::spin;
+use crate::connection::{sleep, spin};
 use crate::polling::set::{
     self, EPOLLET, EPOLLEXCLUSIVE, EPOLLONESHOT, FRESH, OF_SOCK, PARKED, REGISTRATIONS,
     Registration, SETS, STRUCTURE, Set,
@@ -581,10 +581,13 @@ impl Waiter {
         events: &mut [libc::epoll_event],
         timeout: Option<Duration>,
     ) -> Result<usize, Errno> {
-        let ask = |epfd| sys::epoll_wait(epfd, events, timeout, self.sigmask);
         let asked = match timeout {
-            Some(Duration::ZERO) => self.file.call(ask),
-            _ => self.file.sleep_among_others(ask),
+            Some(Duration::ZERO) => {
+                self.file.call(|epfd| sys::epoll_wait(epfd, events, timeout, self.sigmask))
+            }
+            _ => self
+                .file
+                .sleep_among_others(|epfd| sleep::epoll_wait(epfd, events, timeout, self.sigmask)),
         };
         let count = asked.map_err(|errno| errno.0)?;
         if count > 0 {
@@ -601,12 +604,38 @@ impl Waiter {
         timeout: Option<Duration>,
     ) -> Result<usize, Errno> {
         let set = self.set;
+        let mut asleep = Asleep::fall(set);
+        let news = asleep.prepare();
+        let queued = set.ready_len.load(Ordering::SeqCst) != 0;
+        let timeout = if news || queued { Some(Duration::ZERO) } else { timeout };
+        let kept = self.ask_kernel(events, timeout);
+        asleep.is_awake = true;
+        kept
+    }
+}
+
+/// A thread sleeps in a set. Dropped when it wakes up, and when the stack is unwound because the thread is cancelled.
+struct Asleep {
+    set: &'static Set,
+    arms: bool,
+    /// It goes on, and sees to what it was woken for.
+    is_awake: bool,
+}
+
+impl Asleep {
+    fn fall(set: &'static Set) -> Self {
         let arms = set.arms.load(Ordering::Relaxed) || !set.is_at_home();
         if arms {
             set.arm();
         }
         set.observe_nested();
         set.sleepers.fetch_add(1, Ordering::SeqCst);
+        Self { set, arms, is_awake: false }
+    }
+
+    /// Has peers ring. True: something happened while they did not.
+    fn prepare(&self) -> bool {
+        let set = self.set;
         set.owed.add_park();
         let news = match set.channel() {
             Some(channel) => {
@@ -615,18 +644,24 @@ impl Waiter {
             }
             None => false,
         };
-        let news = news || (arms && set.has_something());
-        let queued = set.ready_len.load(Ordering::SeqCst) != 0;
-        let timeout = if news || queued { Some(Duration::ZERO) } else { timeout };
-        let kept = self.ask_kernel(events, timeout);
+        news || (self.arms && set.has_something())
+    }
+}
+
+impl Drop for Asleep {
+    fn drop(&mut self) {
+        let set = self.set;
         if set.sleepers.fetch_sub(1, Ordering::SeqCst) == 1
             && let Some(channel) = set.channel()
         {
             channel.wake_up();
         }
-        if arms {
+        if self.arms {
             set.disarm();
         }
-        kept
+        if !self.is_awake {
+            // The bell that this thread has taken was for all.
+            set.pass_baton();
+        }
     }
 }
