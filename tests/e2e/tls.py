@@ -58,10 +58,10 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def under_sidestep(*words):
+def under_sidestep(*words, group=None):
     environment = {**os.environ, "SIDESTEP_CONFIG": CONFIG}
     return subprocess.Popen((SIDESTEP, "run", *words), env=environment, stdin=subprocess.PIPE,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=group and group.enter)
 
 
 def command(*words):
@@ -82,6 +82,57 @@ class Gateway:
         while command("gateway", "--status").returncode != 0:
             assert time.monotonic() < end and self.process.poll() is None, open(path("gateway.log")).read()
             time.sleep(0.05)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait(PATIENCE)
+
+
+class Group:
+    """A control group of version 2, which its programs have left when it ends."""
+
+    def __init__(self, name, above=None):
+        mounts = (line.split() for line in open("/proc/mounts"))
+        above = above or next(fields[1] for fields in mounts if fields[2] == "cgroup2")
+        self.at = os.path.join(above, name)
+        os.mkdir(self.at)
+
+    def enter(self):
+        with open(os.path.join(self.at, "cgroup.procs"), "w") as file:
+            file.write("0")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return os.rmdir(self.at)
+            except OSError:
+                assert time.monotonic() < end, open(os.path.join(self.at, "cgroup.procs")).read()
+                time.sleep(0.02)
+
+
+class Agent:
+    """For the programs of a group."""
+
+    def __init__(self, group):
+        self.log = path("agent.log")
+        if os.path.exists(self.log):
+            os.remove(self.log)
+        self.process = subprocess.Popen(
+            (SIDESTEP, "agent", "--cgroup", group.at, "--socket", path("agent.sock"), "--config", CONFIG,
+             "--log", f"info:{self.log}"), stdout=subprocess.DEVNULL)
+
+    def await_words(self, words):
+        end = time.monotonic() + PATIENCE
+        while not os.path.exists(self.log) or words not in open(self.log).read():
+            assert time.monotonic() < end and self.process.poll() is None, (words, open(self.log).read())
+            time.sleep(0.02)
 
     def __enter__(self):
         return self
@@ -124,15 +175,15 @@ with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as listener:
 """
 
 
-def client(port, said, program=CLIENT):
-    program = under_sidestep("python3", "-c", program, str(port))
+def client(port, said, program=CLIENT, group=None):
+    program = under_sidestep("python3", "-c", program, str(port), group=group)
     out, err = program.communicate(said, PATIENCE)
     assert program.returncode < 128 and b"Traceback" not in err, err
     return program.returncode, out
 
 
-def server(port):
-    program = under_sidestep("python3", "-c", SERVER, str(port))
+def server(port, group=None):
+    program = under_sidestep("python3", "-c", SERVER, str(port), group=group)
     assert program.stdout.readline() == b"listens\n", program.stderr.read()
     return program
 
@@ -585,6 +636,74 @@ except OSError as error:
 """)
         _, err = program.communicate(timeout=PATIENCE)
         assert program.returncode == 0, err
+
+
+# A client into which nothing can be preloaded.
+STATIC = """
+#include <arpa/inet.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+int main(int count, char **words)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(atoi(words[1]))};
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (count != 3 || connect(fd, (struct sockaddr *)&to, sizeof to) != 0)
+        return 1;
+    write(fd, words[2], strlen(words[2]));
+    return sleep(60);
+}
+"""
+
+# A server that speaks first, in plain text.
+SPEAKER = """
+import socket, sys, time
+with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as listener:
+    print("listens", flush=True)
+    listener.accept()[0].sendall(sys.argv[2].encode())
+    time.sleep(60)
+"""
+
+
+@test
+def an_enforced_port_is_closed_to_all_but_the_gateway():
+    with open(path("past.c"), "w") as file:
+        file.write(STATIC)
+    subprocess.run(("gcc", "-static", "-o", path("past"), path("past.c")), check=True, timeout=PATIENCE)
+    recorder, port, plain = Recorder(), free_port(), free_port()
+    enforced = "enforce = true"
+    rules = outbound(f"{recorder.port}, {port}", enforced) + inbound(f"{port}, {plain}", enforced)
+    with Group(f"sidestep-tls-{os.getpid()}") as group, Group("alone", group.at) as alone, Gateway(rules), \
+            Agent(group) as agent:
+        agent.await_words("only the gateway sends on connections of: outbound.out, inbound.in")
+        past = subprocess.Popen((path("past"), str(recorder.port), SECRET.decode()), preexec_fn=alone.enter)
+        agent.await_words(f"to 127.0.0.1:{recorder.port}, and nothing of it leaves")
+        assert f"rule outbound.out: past ({past.pid}) of user " in open(agent.log).read()
+        past.kill()
+        past.wait(PATIENCE)
+        # Its end stands behind those bytes, and does not come either.
+        assert recorder.heard == b"", recorder.heard
+        words = ("python3", "-c", SPEAKER, str(plain), SECRET.decode())
+        speaker = subprocess.Popen(words, stdout=subprocess.PIPE, preexec_fn=alone.enter)
+        assert speaker.stdout.readline() == b"listens\n"
+        with socket.create_connection(("127.0.0.1", plain)) as connection:
+            connection.settimeout(0.5)
+            try:
+                raise AssertionError(connection.recv(100))
+            except TimeoutError:
+                pass
+        agent.await_words(f"rule inbound.in: python3 ({speaker.pid}) of user ")
+        speaker.kill()
+        speaker.communicate(timeout=PATIENCE)
+        # With the library all goes through the gateway.
+        said = os.urandom(300_000)
+        program = server(port, group)
+        held = threading.Thread(target=lambda: setattr(held, "out", program.communicate(timeout=PATIENCE)[0]))
+        held.start()
+        status, heard = client(port, said, group=group)
+        held.join(PATIENCE)
+        assert (status, heard == said, held.out == said) == (0, True, True), (status, len(heard))
 
 
 @test

@@ -1,6 +1,7 @@
 //! Rules for the packets of all sockets.
 
 mod answer;
+mod enforcement;
 mod entry;
 mod forwarded;
 mod frame;
@@ -31,6 +32,7 @@ use crate::bpf_call::Target;
 use crate::error::BpfError;
 use crate::loaded::program;
 use crate::{bpf_call, object_file};
+pub use enforcement::Enforcement;
 pub use groups::{GroupNumbers, NumberedGroup};
 pub use log::{Identity, LINES_MAX, Log, LogLine, Totals};
 pub use question::is_denied;
@@ -39,7 +41,7 @@ pub use rule_set::RuleSet;
 use answer::{GATE_ASKED, JUDGE_ASKED};
 use entry::{ENTRY, Entry};
 use pins::{of_kernel, of_map, open_map, remove_file};
-use programs::{FORWARDED, HITS, JUDGES_ASKED, NODES, PAGE_NODES, WAYS, judge_of};
+use programs::{FORWARDED, HITS, JUDGES_ASKED, NODES, PAGE_NODES, Page, WAYS, fill, judge_of};
 use state::{OPEN, STATE, STATE_SLOT};
 
 /// The filter of a cgroup and those below: its programs see each packet that a socket of theirs sends
@@ -66,11 +68,6 @@ pub struct Hits {
     /// When last, in nanoseconds of the monotonic clock; 0: never.
     pub last_ns: u64,
 }
-
-/// The nodes in one value of a map.
-type Page = [Node; PAGE_NODES];
-
-const EMPTY_PAGE: Page = [[0; 4]; PAGE_NODES];
 
 /// The pinned links of the gates.
 const LINKS: [&str; 3] = ["link_in", "link_out", LINK_ASKED];
@@ -465,16 +462,6 @@ fn attach(
     let pinned = link.pin(pin).map_err(|error| BpfError::of_kernel("pin a link", &error))?;
     // The file keeps it.
     drop(pinned);
-    Ok(())
-}
-
-fn fill(set: &mut Ebpf, graph: &Graph) -> Result<(), MapError> {
-    let mut pages: Array<_, Page> = set.map_mut(NODES).expect("a map of ours").try_into()?;
-    for (place, nodes) in (0..).zip(graph.nodes().chunks(PAGE_NODES)) {
-        let mut page = EMPTY_PAGE;
-        page[..nodes.len()].copy_from_slice(nodes);
-        pages.set(place, page, 0)?;
-    }
     Ok(())
 }
 

@@ -19,6 +19,7 @@
 //! | [`sockmap`] | [`Sockmap`]: connections whose messages skip TCP, and the programs that do it |
 //! | [`tcp_option`] | [`TcpOption`]: the TCP option of SMC, and the programs that write it |
 //! | [`filter`] | [`Filter`]: rules for the packets of all sockets, which stay when the process ends |
+//! | [`filter`] | [`Enforcement`]: rules for which bytes leave on unmarked sockets, as long as the process lives |
 //! | [`others`] | the programs for packets that others have attached to a cgroup |
 //! | [`tables`] | services, and which of its targets takes what begins |
 //! | [`steering`] | [`Steering`]: connections to one address, given to listeners at others |
@@ -52,8 +53,8 @@ mod tcp_option;
 pub use cgroup::Cgroup;
 pub use error::BpfError;
 pub use filter::{
-    Filter, GroupNumbers, Hits, Identity, LINES_MAX, Log, LogLine, NumberedGroup, RuleSet, Totals,
-    is_denied,
+    Enforcement, Filter, GroupNumbers, Hits, Identity, LINES_MAX, Log, LogLine, NumberedGroup,
+    RuleSet, Totals, is_denied,
 };
 pub use forwarding::{Flow, Forwarding, Hop, Lease, ROUTES_MAX, Tally};
 pub use others::{PacketProgram, packet_programs};

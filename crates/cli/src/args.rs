@@ -502,8 +502,8 @@ line is wrong.";
 const AGENT_EXAMPLES: &str = "\
 It runs until SIGTERM or SIGINT, and needs CAP_BPF, CAP_NET_ADMIN and cgroup version 2. Programs
 under Sidestep use an agent if there is one, and go on without it when it ends. Others are not
-touched. Called as `sidestepd` it is the same program. docs/agent.md and docs/tcp-option.md tell
-more.
+touched, but where a rule of TLS has `enforce`: there only the gateway sends. Called as `sidestepd`
+it is the same program. docs/agent.md, docs/tcp-option.md and docs/tls.md tell more.
 
 Examples:
   sidestep agent

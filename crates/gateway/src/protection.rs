@@ -14,11 +14,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use nix::sys::socket::GetSockOpt;
+use nix::sys::socket::sockopt::Mark;
+use nix::sys::socket::{GetSockOpt, setsockopt};
 use nix::{getsockopt_impl, sockopt_impl};
 use rustls::pki_types::CertificateDer;
 use rustls::time_provider::DefaultTimeProvider;
-use sidestep_proto::protection::{Role, RuleName, Subject};
+use sidestep_proto::protection::{GATEWAY_MARK, Role, RuleName, Subject};
 use sidestep_tls::failure::Alert;
 use sidestep_tls::rule::{Identity, Rule, Trust};
 use sidestep_tls::{Failure, Material, Peer, Setup, check, setup};
@@ -34,6 +35,10 @@ const UNKNOWN: &str =
     "the gateway has no such rule for this connection; systemctl reload sidestep-gateway";
 /// A library names no rule, and one has the connection.
 const UNASKED: &str = "its program has older rules and does not ask for TLS; sidestep config apply";
+
+/// The agent's program would drop what the gateway sends.
+const UNMARKED: &str =
+    "its rule is enforced, and the gateway may not mark it; give it CAP_NET_ADMIN";
 
 /// `SO_NETNS_COOKIE` of `asm-generic/socket.h`; Linux 5.14.
 const SO_NETNS_COOKIE: i32 = 71;
@@ -125,10 +130,13 @@ impl Protection {
         let found = self.rules.iter().find(|known| known.has(&subject, offer.rule));
         let (name, words) = match (found, offer.rule) {
             (None, None) => return Verdict::Plain,
-            (Some(Known { setup: Ok(setup), .. }), Some(_)) => {
-                let peer = Peer { address: subject.peer, resolved: offer.resolved.clone() };
-                return Verdict::Protected(setup.clone(), peer);
-            }
+            (Some(Known { setup: Ok(setup), .. }), Some(name)) => match claim(setup, offer) {
+                Ok(()) => {
+                    let peer = Peer { address: subject.peer, resolved: offer.resolved.clone() };
+                    return Verdict::Protected(setup.clone(), peer);
+                }
+                Err(error) => (name, format!("{UNMARKED}: {error}")),
+            },
             (Some(Known { setup: Err(words), .. }), Some(name)) => (name, words.clone()),
             (None, Some(name)) => (name, UNKNOWN.to_owned()),
             (Some(known), None) => (known.rule.name(), UNASKED.to_owned()),
@@ -192,6 +200,14 @@ impl Protection {
     pub(crate) fn status(&self) -> (Vec<RuleStatus>, Vec<Refusal>) {
         let rules = self.rules.iter().map(Known::status).collect();
         (rules, self.refusals.iter().cloned().collect())
+    }
+}
+
+/// Has bytes leave on a connection whose rule is enforced: no program but the gateway may send there.
+fn claim(setup: &Setup, offer: &Offer) -> nix::Result<()> {
+    match setup.rule().enforce {
+        true => setsockopt(&*offer.connection, Mark, &GATEWAY_MARK),
+        false => Ok(()),
     }
 }
 

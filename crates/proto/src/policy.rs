@@ -115,6 +115,18 @@ pub struct PortRange {
 pub struct NotPorts;
 
 impl PortRange {
+    /// The lowest.
+    #[must_use]
+    pub const fn first(self) -> u16 {
+        self.first
+    }
+
+    /// The highest.
+    #[must_use]
+    pub const fn last(self) -> u16 {
+        self.last
+    }
+
     /// Whether the port is one of them.
     #[must_use]
     pub fn contains(self, port: u16) -> bool {

@@ -39,6 +39,8 @@ pub struct Rule {
     pub unclean_end: UncleanEnd,
     /// When the peer is told that the program sends no more.
     pub half_close: HalfClose,
+    /// No program but the gateway sends on its connections, where an agent sees to it.
+    pub enforce: bool,
 }
 
 /// Where a certificate lies, and its key.
@@ -144,6 +146,7 @@ impl Rule {
             within_host: WithinHost::Tls,
             unclean_end: UncleanEnd::Reset,
             half_close: HalfClose::Send,
+            enforce: false,
         }
     }
 
@@ -174,6 +177,9 @@ impl Rule {
         }
         if self.scope.ports.is_empty() {
             return Err(Inconsistent::NoPorts);
+        }
+        if self.enforce && !self.programs.is_empty() {
+            return Err(Inconsistent::EnforcedPrograms);
         }
         for (is_wanted, is_of_tls13, version) in
             [(self.versions.tls12, false, "1.2"), (self.versions.tls13, true, "1.3")]
@@ -214,6 +220,9 @@ pub enum Inconsistent {
     /// No client is asked for a certificate.
     #[error("has client_names, but asks for no certificate; add client_certificate = \"needed\"")]
     NamesUnasked,
+    /// It is enforced for some programs, and which program a packet is of the kernel does not tell.
+    #[error("enforce closes its ports to all programs; take programs out, or enforce")]
+    EnforcedPrograms,
     /// A version is allowed and none of its suites.
     #[error(
         "allows TLS {version}, but none of its cipher suites; add one to ciphers, or take \"{version}\" out \
@@ -296,6 +305,9 @@ mod tests {
         assert_eq!(unasked.check(), Err(Inconsistent::NamesUnasked));
         let asking = Rule { client_certificate: ClientCertificate::Needed, ..client.clone() };
         assert_eq!(asking.check(), Err(Inconsistent::Clients));
+        let programs = vec!["a".to_owned()];
+        let enforced = Rule { programs, enforce: true, ..client.clone() };
+        assert_eq!(enforced.check(), Err(Inconsistent::EnforcedPrograms));
         let mut everywhere = client;
         everywhere.scope.ports.clear();
         assert_eq!(everywhere.check(), Err(Inconsistent::NoPorts));

@@ -36,7 +36,7 @@ use crate::assembler::{Assembler, Helper};
 use crate::error::BpfError;
 use crate::map::{MapDefinition, MapKind};
 
-const LOG: &str = "log";
+pub(super) const LOG: &str = "log";
 const LOG_RATES: &str = "log_rates";
 const TOTALS: &str = "totals";
 
@@ -172,9 +172,7 @@ impl Log {
 
     /// Takes the oldest line that is left.
     pub fn take(&mut self) -> Option<LogLine> {
-        let item = self.ring.next()?;
-        let line = item.first_chunk::<LINE_LEN>().expect("the judge writes whole lines");
-        Some(LogLine::of_bytes(line))
+        self.ring.next().map(|item| LogLine::of_item(&item))
     }
 }
 
@@ -192,6 +190,11 @@ impl AsFd for Log {
 }
 
 impl LogLine {
+    /// **Panics** if it is shorter than a line.
+    pub(super) fn of_item(item: &[u8]) -> Self {
+        Self::of_bytes(item.first_chunk().expect("programs write whole lines"))
+    }
+
     fn of_bytes(bytes: &[u8; LINE_LEN]) -> Self {
         let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
         let long = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));

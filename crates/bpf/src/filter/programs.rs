@@ -33,10 +33,12 @@
 //! are not counted: a word that all CPUs write to with each packet would cost more than the walk. What rules with
 //! `log` decide [`log`] tells.
 
-use sidestep_filter::NO_USER;
+use aya::Ebpf;
+use aya::maps::{Array, MapError};
 use sidestep_filter::graph::{
-    ACCEPT, ADDED_STEPS, DENIES, KEY_WORDS, NO_RULE, ORDERS, RULE_SHIFT, field,
+    ACCEPT, ADDED_STEPS, DENIES, KEY_WORDS, NO_RULE, Node, ORDERS, RULE_SHIFT, field,
 };
+use sidestep_filter::{Graph, NO_USER};
 
 use super::frame::{Answers, HEADER, Hook, KEY, PLACE, VERDICT, key, skb};
 use super::log;
@@ -63,6 +65,11 @@ const KEPT: &str = "kept";
 
 /// Nodes in a value of the map: those of a page.
 pub(super) const PAGE_NODES: usize = 256;
+
+/// The nodes in one value of a map.
+pub(super) type Page = [Node; PAGE_NODES];
+
+const EMPTY_PAGE: Page = [[0; 4]; PAGE_NODES];
 
 /// One of the ways of packets.
 #[derive(Clone, Copy)]
@@ -123,7 +130,8 @@ mod kept {
 
 /// `struct bpf_sock` and `struct bpf_tcp_sock`.
 pub(super) mod sock {
-    pub(super) const PROTOCOL: i16 = 12;
+    pub(in super::super) const PROTOCOL: i16 = 12;
+    pub(in super::super) const MARK: i16 = 16;
     pub(super) const STATE: i16 = 72;
     pub(in super::super) const TCP: i32 = 6;
     pub(super) const ESTABLISHED: i32 = 1;
@@ -175,6 +183,17 @@ pub(super) fn set_maps(set: &RuleSet<'_>) -> [MapDefinition; 4] {
             on_demand: true,
         },
     ]
+}
+
+/// Writes a graph into its map.
+pub(super) fn fill(set: &mut Ebpf, graph: &Graph) -> Result<(), MapError> {
+    let mut pages: Array<_, Page> = set.map_mut(NODES).expect("a map of ours").try_into()?;
+    for (place, nodes) in (0..).zip(graph.nodes().chunks(PAGE_NODES)) {
+        let mut page = EMPTY_PAGE;
+        page[..nodes.len()].copy_from_slice(nodes);
+        pages.set(place, page, 0)?;
+    }
+    Ok(())
 }
 
 pub(super) fn gates() -> [Program; 2] {
@@ -313,7 +332,7 @@ fn keep(a: &mut Assembler, way: Way) {
 
 /// Puts the key of the packet on the stack, and the root of its graph into `R7`. What is not IP
 /// passes; what begins as IP and ends within its header does not.
-fn store_key(a: &mut Assembler, set: &RuleSet<'_>, slot: u8, way: Way) {
+pub(super) fn store_key(a: &mut Assembler, set: &RuleSet<'_>, slot: u8, way: Way) {
     let graph = set.graph;
     let [.., default] = graph.nodes()[0];
     clear_key(a, default);
@@ -363,7 +382,7 @@ pub(super) fn clear_key(a: &mut Assembler, default: u32) {
 }
 
 /// Reads `len` bytes at offset `R2` of the packet, from the header of IP on. If it is shorter it goes to the label.
-fn load_header(a: &mut Assembler, hook: Hook, len: i32, shorter: &'static str) {
+pub(super) fn load_header(a: &mut Assembler, hook: Hook, len: i32, shorter: &'static str) {
     /// `BPF_HDR_START_NET`.
     const FROM_IP: i32 = 1;
     a.mov(R1, R6);
@@ -542,7 +561,7 @@ pub(super) fn walk(a: &mut Assembler, steps: u32) {
 }
 
 /// Counts the rule of verdict `R7`.
-fn count(a: &mut Assembler, rules: usize) {
+pub(super) fn count(a: &mut Assembler, rules: usize) {
     a.mov(R1, R7);
     a.shift_right_immediate(R1, RULE_SHIFT as i32);
     a.jump_if_not_equal(R1, NO_RULE as i32, "rule");

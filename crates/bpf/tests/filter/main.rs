@@ -2,6 +2,7 @@
 //!
 //! The tests need privilege and say what they lacked when they skip.
 
+mod enforced;
 mod groups;
 mod later;
 mod router;

@@ -10,6 +10,7 @@
 //! the reader of metrics sees that they do not come.
 
 mod broker;
+mod enforcement;
 mod metrics;
 mod socket_file;
 mod tcp_option;
@@ -35,6 +36,7 @@ use crate::config::{ConfigError, Configuration};
 use crate::metrics_address::MetricsAddress;
 use crate::output;
 use broker::{Broker, HostPolicy, PolicyError};
+use enforcement::Enforcer;
 use metrics::{ListenError, Listener};
 use tcp_option::{Attached, Sweeps};
 
@@ -100,6 +102,7 @@ fn work(args: &AgentArgs) -> Result<(), AgentError> {
 struct Duties {
     _option: Option<Attached>,
     sweeps: Option<Sweeps>,
+    enforcer: Option<Enforcer>,
     _broker: Option<Broker>,
 }
 
@@ -134,25 +137,34 @@ impl Duties {
             (option, broker) => {
                 let mut option = option.ok();
                 let sweeps = option.as_mut().and_then(|option| option.sweeps(Instant::now()));
-                Ok(Self { _option: option, sweeps, _broker: broker.ok() })
+                let enforcer = Enforcer::new(args.cgroup.as_deref(), args.config.as_deref());
+                let mut enforcer = enforcer.ok();
+                if let Some(enforcer) = &mut enforcer {
+                    // Before systemd hears that the agent is ready.
+                    enforcer.work(Instant::now());
+                }
+                Ok(Self { _option: option, sweeps, enforcer, _broker: broker.ok() })
             }
         }
     }
 
-    /// Sweeps when it is time, until something can be read from `stop`.
+    /// Sweeps and enforces when it is time, until something can be read from `stop`.
     fn work_until(&mut self, stop: &UnixStream, mut pulse: Pulse) -> io::Result<()> {
         loop {
             let now = Instant::now();
             let to_sweep = self.sweeps.as_mut().map(|sweeps| sweeps.sweep_if_due(now));
-            let rest = [pulse.beat(now), to_sweep].into_iter().flatten().min();
+            let to_look = self.enforcer.as_mut().map(|enforcer| enforcer.work(now));
+            let rest = [pulse.beat(now), to_sweep, to_look].into_iter().flatten().min();
             let rest = rest.map(|rest| Timespec {
                 tv_sec: rest.as_secs() as i64,
                 tv_nsec: i64::from(rest.subsec_nanos()),
             });
-            let mut stop = [PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN)];
-            match poll(&mut stop, rest.as_ref()) {
-                Ok(0) | Err(Errno::INTR) => {}
-                Ok(_) => return Ok(()),
+            let mut events = vec![PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN)];
+            let enforced = self.enforcer.as_ref().and_then(Enforcer::events);
+            events.extend(enforced.map(|it| PollFd::from_borrowed_fd(it.as_fd(), PollFlags::IN)));
+            match poll(&mut events, rest.as_ref()) {
+                Ok(_) if !events[0].revents().is_empty() => return Ok(()),
+                Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
         }

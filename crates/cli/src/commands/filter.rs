@@ -27,6 +27,7 @@ mod watch;
 use crate::args::{FilterArgs, FilterCommand};
 use crate::output;
 use answer::{FilterError, say};
+pub(super) use control_groups::ControlGroups;
 pub(super) use groups::control_group_of;
 use in_force::InForce;
 pub(super) use in_force::{Figures, Owner, denial, figures, summary};

@@ -18,7 +18,8 @@ use sidestep_tls::rule::{
 use toml::de::{DeTable, DeValue};
 
 use super::value::{
-    absolute_path, list, port_range, program_name, shown as shown_value, subnet, unknown, user,
+    absolute_path, boolean, list, port_range, program_name, shown as shown_value, subnet, unknown,
+    user,
 };
 
 /// What the table is called.
@@ -114,7 +115,7 @@ fn of_role(
     }
 }
 
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 17] = [
     "ports",
     "peers",
     "programs",
@@ -131,6 +132,7 @@ const KEYS: [&str; 16] = [
     "within_host",
     "unclean_end",
     "half_close",
+    "enforce",
 ];
 
 /// What was read of a rule so far.
@@ -171,6 +173,7 @@ impl Found {
             "within_host" => choice(value, WITHIN_HOST).map(|it| rule.within_host = it),
             "unclean_end" => choice(value, UNCLEAN_END).map(|it| rule.unclean_end = it),
             "half_close" => choice(value, HALF_CLOSE).map(|it| rule.half_close = it),
+            "enforce" => boolean(value).map(|it| rule.enforce = it),
             _ => return None,
         })
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// What is known of them.
-pub(super) struct ControlGroups {
+pub(crate) struct ControlGroups {
     root: PathBuf,
     paths: HashMap<u64, PathBuf>,
     walked: Option<Instant>,
@@ -21,7 +21,7 @@ const REST: Duration = Duration::from_secs(1);
 
 impl ControlGroups {
     /// Those below this directory.
-    pub(super) fn below(root: PathBuf) -> Self {
+    pub(crate) fn below(root: PathBuf) -> Self {
         Self { root, paths: HashMap::new(), walked: None }
     }
 
@@ -38,14 +38,14 @@ impl ControlGroups {
     }
 
     /// Its name, as `/proc/PID/cgroup` has it.
-    pub(super) fn name(&mut self, number: u64) -> Option<String> {
+    pub(crate) fn name(&mut self, number: u64) -> Option<String> {
         let root = self.root.clone();
         let path = self.path(number)?.strip_prefix(root).ok()?;
         Some(format!("/{}", path.display()))
     }
 
     /// Number and name of its process, if it has one alone.
-    pub(super) fn program(&mut self, number: u64) -> Option<(u32, String)> {
+    pub(crate) fn program(&mut self, number: u64) -> Option<(u32, String)> {
         let processes = fs::read_to_string(self.path(number)?.join("cgroup.procs")).ok()?;
         let pid = processes.trim().parse().ok()?;
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;

@@ -10,6 +10,7 @@ use sidestep_observe::Watch;
 use super::ledger::Ledger;
 use super::vips;
 use super::{exposition, filter};
+use crate::commands::agent::enforcement::dropped;
 use crate::commands::filter as ip_filter;
 use crate::commands::vip_status::in_force;
 
@@ -40,6 +41,7 @@ impl Collector {
         let mut others = exposition::gauges(&watched.snapshot, &self.ledger, begun.elapsed());
         others.extend(vips::families(&in_force()));
         others.extend(ip_filter::figures().iter().flat_map(filter::families));
+        others.extend(exposition::of_enforcement(&dropped()));
         if let Ok(gateway) = Status::ask() {
             others.extend(exposition::of_gateway(&gateway));
         }

@@ -72,6 +72,18 @@ pub(super) fn of_gateway(status: &Status) -> Vec<MetricFamily> {
     gauges.families().into_iter().chain(counters.into_iter().map(of)).collect()
 }
 
+/// What rules of TLS that are enforced have dropped, by the rule.
+pub(super) fn of_enforcement(dropped: &[(String, u64)]) -> Vec<MetricFamily> {
+    let metric = |(rule, count): &(String, u64)| counter(&[("rule", rule)], *count as f64);
+    let metrics = dropped.iter().map(metric).collect();
+    vec![family(
+        "sidestep_tls_enforced_packets_dropped_total",
+        "Packets with bytes that a program sent past the gateway where a rule of TLS is enforced.",
+        MetricType::COUNTER,
+        metrics,
+    )]
+}
+
 fn counter(labels: &[(&str, &str)], value: f64) -> Metric {
     let mut counter = Counter::default();
     counter.set_value(value);

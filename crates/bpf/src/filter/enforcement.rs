@@ -1,0 +1,167 @@
+//! Connections on which no program but one with a mark sends bytes.
+//!
+//! The rules are a list as any other, with the same walk, and three questions around it:
+//!
+//! ```text
+//!   packet that leaves ──> of TCP, and its socket unmarked? ──> walk ──> denied? ──> with bytes? ──> counted, told, dropped
+//!                             │ no                               │ no            │ no
+//!                             └──────────────> passes <──────────┴───────────────┘
+//! ```
+//!
+//! A mark (`SO_MARK`) takes CAP_NET_ADMIN, so a program cannot give its socket one; and a socket that is passed on to another process
+//! is marked there. Segments without bytes pass: connections begin, and can be passed on before their first byte.
+//!
+//! Nothing is pinned: the program goes with the process that holds this.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+use aya::maps::{Array, MapData, RingBuf};
+use aya::programs::{CgroupAttachMode, CgroupSkb, CgroupSkbAttachType};
+use aya::{Ebpf, EbpfLoader};
+use sidestep_filter::graph::DENIES;
+
+use super::entry::{ENTRY, Entry, Words};
+use super::frame::{HEADER, Hook, VERDICT, skb};
+use super::log::{self, LOG, LogLine};
+use super::pins::{of_kernel, of_map};
+use super::programs::{self, HITS, WAYS, fill, sock};
+use super::rule_set::RuleSet;
+use crate::assembler::Register::{R0, R1, R2, R6, R7, R8, R10};
+use crate::assembler::{Assembler, Helper};
+use crate::error::BpfError;
+use crate::loaded::program;
+use crate::object_file::{self, Program};
+
+const NAME: &str = "enforce";
+
+/// The rules of a cgroup and those below about which bytes leave: see the [module](self).
+pub struct Enforcement {
+    /// Program, maps and link: descriptors, closed on drop.
+    _loaded: Ebpf,
+    hits: Array<MapData, [u64; 2]>,
+    log: RingBuf<MapData>,
+}
+
+impl Enforcement {
+    /// Attaches the rules to the cgroup at this path. What they deny, sockets with this mark may send. The rules name no
+    /// control groups; those that deny have to be logged to be told.
+    ///
+    /// # Errors
+    /// The kernel refuses or cannot do it ([`BpfError::Privilege`], [`BpfError::Kernel`]); the path is not a cgroup's.
+    pub fn attach(cgroup: &Path, rules: &RuleSet<'_>, mark: u32) -> Result<Self, BpfError> {
+        let group = File::open(cgroup).map_err(|error| BpfError::of_file(cgroup, error))?;
+        let maps = [&programs::set_maps(rules)[..], &log::MAPS].concat();
+        let object = object_file::write(&maps, &[program_of(rules, mark)]);
+        let mut loaded = EbpfLoader::new()
+            .load(&object)
+            .map_err(|error| BpfError::of_kernel("load BPF maps", &error))?;
+        of_map(fill(&mut loaded, rules.graph))?;
+        let mut entry: Array<_, Words> =
+            of_map(loaded.map_mut(ENTRY).expect("a map of ours").try_into())?;
+        of_map(entry.set(0, Entry::of(rules.graph, rules.rules).0, 0))?;
+        let enforce: &mut CgroupSkb = of_kernel(program(&mut loaded, NAME))?;
+        of_kernel(enforce.load())?;
+        // A link; `Single` is no more than its lack of flags. Links leave room for others.
+        let attached =
+            enforce.attach(&group, CgroupSkbAttachType::Egress, CgroupAttachMode::Single);
+        of_kernel(attached)?;
+        let hits = of_map(loaded.take_map(HITS).expect("a map of ours").try_into())?;
+        let log = of_map(loaded.take_map(LOG).expect("a map of ours").try_into())?;
+        Ok(Self { _loaded: loaded, hits, log })
+    }
+
+    /// How many packets a rule has dropped, by its place in the list.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn dropped(&self, rule: usize) -> Result<u64, BpfError> {
+        of_map(self.hits.get(&(rule as u32), 0)).map(|[count, _]| count)
+    }
+
+    /// Takes the oldest line about a dropped packet that is left.
+    pub fn take(&mut self) -> Option<LogLine> {
+        self.log.next().map(|item| LogLine::of_item(&item))
+    }
+}
+
+impl std::fmt::Debug for Enforcement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Enforcement").finish_non_exhaustive()
+    }
+}
+
+/// Becomes readable with a line.
+impl AsFd for Enforcement {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.log.as_fd()
+    }
+}
+
+fn program_of(rules: &RuleSet<'_>, mark: u32) -> Program {
+    let [_, way] = WAYS;
+    let mut a = Assembler::default();
+    a.mov(R6, R1);
+    pass_marked(&mut a, mark);
+    programs::store_key(&mut a, rules, 0, way);
+    programs::walk(&mut a, rules.graph.steps());
+    a.and_immediate(R7, DENIES as i32);
+    a.jump_if_equal(R7, 0, "pass");
+    pass_without_bytes(&mut a);
+    a.load_32(R7, R10, VERDICT);
+    programs::count(&mut a, rules.rules);
+    log::tell(&mut a, rules.graph, rules.identity, way.hook);
+    a.label("drop");
+    a.mov_immediate(R0, way.hook.answers().drop);
+    a.exit();
+    a.label("pass");
+    a.mov_immediate(R0, way.hook.answers().pass);
+    a.exit();
+    Program { name: NAME, section: way.section, code: a.finish() }
+}
+
+/// What belongs to no socket, to one that is no connection yet or no more, or to one that is marked.
+fn pass_marked(a: &mut Assembler, mark: u32) {
+    a.load_64(R1, R6, skb::SK);
+    a.jump_if_equal(R1, 0, "pass");
+    a.call(Helper::SkFullsock);
+    a.jump_if_equal(R0, 0, "pass");
+    a.load_32(R1, R0, sock::PROTOCOL);
+    a.jump_if_not_equal(R1, sock::TCP, "pass");
+    a.load_32(R1, R0, sock::MARK);
+    a.jump_if_equal(R1, mark.cast_signed(), "pass");
+}
+
+/// What ends with its TCP header. Where that is not found at once it is no segment that the kernel makes by itself.
+fn pass_without_bytes(a: &mut Assembler) {
+    const IPV4_LEN: i32 = 20;
+    const IPV6_LEN: i32 = 40;
+    /// Where the TCP header says how many words of four bytes it has, in the upper half.
+    const DATA_OFFSET: i32 = 12;
+    let hook = Hook::Socket;
+    a.mov_immediate(R2, 0);
+    a.load_32(R1, R6, skb::PROTOCOL);
+    a.jump_if_equal(R1, skb::IPV6, "begins with IPv6");
+    programs::load_header(a, hook, IPV4_LEN, "drop");
+    a.load_8(R8, R10, HEADER);
+    a.and_immediate(R8, 0x0f);
+    a.shift_left_immediate(R8, 2);
+    a.jump("header of TCP");
+    a.label("begins with IPv6");
+    programs::load_header(a, hook, IPV6_LEN, "drop");
+    a.mov_immediate(R8, IPV6_LEN);
+    a.load_8(R1, R10, HEADER + 6);
+    a.jump_if_not_equal(R1, sock::TCP, "has bytes");
+    a.label("header of TCP");
+    a.address(R2, R8, DATA_OFFSET as i16);
+    programs::load_header(a, hook, 1, "drop");
+    a.load_8(R1, R10, HEADER);
+    a.shift_right_immediate(R1, 4);
+    a.shift_left_immediate(R1, 2);
+    a.add(R8, R1);
+    a.load_32(R1, R6, skb::LEN);
+    a.jump_if_beyond(R1, R8, "has bytes");
+    a.jump("pass");
+    a.label("has bytes");
+}
