@@ -183,13 +183,12 @@ public class Get {
         assert told.decode().split() == ["TLSv1.2", str(len(BIG)), "TLSv1.3", str(len(BIG))], told
 
 
-class Client:
-    """`openssl s_client`, which shows what it receives."""
+class Process:
+    """A program that shows what it receives."""
 
-    def __init__(self, port, *words):
-        self.process = subprocess.Popen(
-            ("openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-CAfile", path("ca.pem"), *words),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    def __init__(self, *words):
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT)
         self.said = b""
 
     def write(self, said):
@@ -209,6 +208,82 @@ class Client:
         return self.said
 
 
+class Client(Process):
+    """`openssl s_client`."""
+
+    def __init__(self, port, *words):
+        super().__init__("openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-CAfile", path("ca.pem"), *words)
+
+
+class Heard:
+    """What a program prints, taken while it does: it waits for who reads."""
+
+    def __init__(self, program):
+        self.out = b""
+        self.thread = threading.Thread(target=self.take, args=(program,), daemon=True)
+        self.thread.start()
+
+    def take(self, program):
+        self.out, _ = program.communicate(timeout=2 * PATIENCE)
+
+    def all(self):
+        self.thread.join(2 * PATIENCE)
+        return self.out
+
+
+class Stunnel:
+    def __init__(self, service, port):
+        with open(path("stunnel.conf"), "w") as file:
+            file.write(f"foreground = yes\npid =\n[s]\n{service}\n")
+        self.process = subprocess.Popen(("stunnel", path("stunnel.conf")), stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.DEVNULL)
+        await_listener(port)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+
+def talk(port):
+    """What comes back of all that is sent, by a connection of this process."""
+    with tls.socket.create_connection(("127.0.0.1", port), PATIENCE) as connection:
+        threading.Thread(target=connection.sendall, args=(BIG,), daemon=True).start()
+        heard = b""
+        while len(heard) < len(BIG):
+            piece = connection.recv(1 << 16)
+            assert piece, len(heard)
+            heard += piece
+    return heard
+
+
+# The same in a program of its own. It ends when all has come back, so nothing hangs on who may close what by half.
+TALK = """
+import socket, sys, threading
+said, heard = sys.stdin.buffer.read(), 0
+with socket.create_connection(("127.0.0.1", int(sys.argv[1])), 15) as connection:
+    threading.Thread(target=connection.sendall, args=(said,), daemon=True).start()
+    while heard < len(said):
+        piece = connection.recv(65536)
+        assert piece, heard
+        sys.stdout.buffer.write(piece)
+        heard += len(piece)
+sys.stdout.buffer.flush()
+"""
+
+
+# One line there and one back.
+ASK = """
+import socket, sys
+with socket.create_connection(("127.0.0.1", int(sys.argv[1])), 15) as connection:
+    connection.sendall(sys.stdin.buffer.read())
+    sys.stdout.buffer.write(connection.recv(100))
+sys.stdout.buffer.flush()
+"""
+
+
 @test("openssl")
 def openssl_goes_on_with_a_session():
     for version in ("-tls1_2", "-tls1_3"):
@@ -223,6 +298,58 @@ def openssl_goes_on_with_a_session():
                 out, _ = program.communicate(timeout=PATIENCE)
                 assert (program.returncode, out) == (0, b"hello\n"), (program.returncode, out)
                 assert handshakes() == [(1 + resumed, resumed)], (version, handshakes(), peer.said)
+
+
+@test("openssl")
+def a_renegotiation_is_refused():
+    """TLS 1.2 has it, and it has been a hole more than once: the client is told so, and gives up."""
+    port = free_port()
+    with Gateway(inbound(port)):
+        program, peer = server(port), Client(port, "-tls1_2")
+        peer.write(b"hello\n")
+        peer.until(b"hello\n")
+        # A line of its own that begins with this.
+        peer.write(b"R\n")
+        peer.until(b"no renegotiation")
+        peer.end()
+        program.communicate(timeout=PATIENCE)
+        assert handshakes() == [(1, 0)], handshakes()
+
+
+@test("gnutls-cli")
+def gnutls_and_a_plain_server():
+    for version in ("1.2", "1.3"):
+        port = free_port()
+        with Gateway(inbound(port, certificate="local")):
+            program = server(port)
+            words = ("gnutls-cli", "--x509cafile", path("ca.pem"), "--priority", f"NORMAL:-VERS-ALL:+VERS-TLS{version}")
+            peer = Process(*words, "-p", str(port), "localhost")
+            peer.write(b"hello\n")
+            # What was typed is not shown.
+            peer.until(b"hello\n")
+            said = peer.end()
+            out, _ = program.communicate(timeout=PATIENCE)
+            assert (program.returncode, out) == (0, b"hello\n"), (program.returncode, out, said)
+            assert f"TLS{version}".encode() in said, said
+
+
+@test("stunnel")
+def stunnel_and_a_plain_server():
+    for version in ("TLSv1.2", "TLSv1.3"):
+        port, near = free_port(), free_port()
+        with Gateway(inbound(port)):
+            program = server(port)
+            with Stunnel(f"""client = yes
+accept = 127.0.0.1:{near}
+connect = 127.0.0.1:{port}
+CAfile = {path("ca.pem")}
+verifyChain = yes
+checkHost = a.example
+sslVersion = {version}""", near):
+                heard = Heard(program)
+                assert talk(near) == BIG
+            assert heard.all() == BIG
+            assert handshakes()[0][0] == 1, handshakes()
 
 
 # ---- a plain client, servers with TLS -----------------------------------------------------------
@@ -298,7 +425,177 @@ frontend f
             haproxy.communicate(timeout=PATIENCE)
 
 
+@test("gnutls-serv")
+def a_plain_client_and_gnutls():
+    for version in ("1.2", "1.3"):
+        port = free_port()
+        with Gateway(outbound(port)):
+            peer = subprocess.Popen(
+                ("gnutls-serv", "--echo", "--quiet", "--disable-client-cert", "-p", str(port),
+                 "--priority", f"NORMAL:-VERS-ALL:+VERS-TLS{version}", "--x509certfile", path("right.pem"),
+                 "--x509keyfile", path("right.key")), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            try:
+                await_any_listener(port)
+                status, heard = client(port, b"hello\n", ASK)
+                assert (status, heard.strip()) == (0, b"hello"), (status, heard)
+                assert handshakes()[0][0] == 1, handshakes()
+            finally:
+                peer.kill()
+                peer.wait(PATIENCE)
+
+
+@test("stunnel")
+def a_plain_client_and_stunnel():
+    for version in ("TLSv1.2", "TLSv1.3"):
+        port, far = free_port(), free_port()
+        with Gateway(outbound(port)), Echo(far), Stunnel(f"""accept = 127.0.0.1:{port}
+connect = 127.0.0.1:{far}
+cert = {path("right.pem")}
+key = {path("right.key")}
+sslVersion = {version}""", port):
+            status, heard = client(port, BIG, TALK)
+            assert (status, heard == BIG) == (0, True), (version, status, len(heard))
+
+
+class Echo:
+    """Sends the bytes of its connections back."""
+
+    def __init__(self, port):
+        self.listener = tls.socket.create_server(("127.0.0.1", port))
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        try:
+            while True:
+                connection, _ = self.listener.accept()
+                with connection:
+                    while piece := connection.recv(1 << 16):
+                        connection.sendall(piece)
+        except OSError:
+            pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.listener.close()
+
+
+def await_any_listener(port):
+    """Also one of IPv6, or of all addresses."""
+    end = time.monotonic() + PATIENCE
+    tables = ("/proc/net/tcp", "/proc/net/tcp6")
+    while not any(f":{port:04X} " in line and " 0A " in line for table in tables for line in open(table)):
+        assert time.monotonic() < end, f"no listener at {port}"
+        time.sleep(0.02)
+
+
 # ---- syslog -------------------------------------------------------------------------------------
+
+DRIVERS = "/usr/lib/x86_64-linux-gnu/rsyslog/"
+
+
+def forwarding(said, port, more="", module="omfwd", settings=""):
+    """The configuration of a sender of the lines of a file."""
+    # There it remembers how far it has read.
+    work = path(f"work-{port}")
+    os.makedirs(work)
+    protocol = 'protocol="tcp"' if module == "omfwd" else ""
+    with open(said, "w"):
+        pass
+    with open(path("sender.conf"), "w") as file:
+        file.write(f"""
+global(workDirectory="{work}"{settings})
+module(load="imfile")
+{f'module(load="{module}")' if module != "omfwd" else ""}
+input(type="imfile" file="{said}" tag="t:")
+action(type="{module}" target="127.0.0.1" port="{port}" {protocol} action.resumeRetryCount="-1"
+       action.resumeInterval="1" queue.type="LinkedList" queue.size="100000" {more})
+""")
+
+
+def collecting(heard, port, more="", module="imtcp", settings=""):
+    """That of a collector."""
+    if os.path.exists(heard):
+        os.remove(heard)
+    where = 'address="127.0.0.1"' if module == "imtcp" else ""
+    with open(path("collector.conf"), "w") as file:
+        file.write(f"""
+global(workDirectory="{tls.SCRATCH}"{settings})
+module(load="{module}"{more})
+input(type="{module}" port="{port}" {where})
+template(name="only" type="string" string="%msg%\\n")
+action(type="omfile" file="{heard}" template="only")
+""")
+
+
+def end_rsyslogd(process):
+    """By the signal of service managers. Its threads wait in `epoll_wait` and have to be told."""
+    process.terminate()
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, (process.returncode, err)
+
+
+def add_messages(said, first, end):
+    with open(said, "a") as file:
+        file.writelines(f"message {n}\n" for n in range(first, end))
+
+
+def messages(heard):
+    with open(heard) as file:
+        return [line.strip() for line in file]
+
+
+@test("rsyslogd", DRIVERS + "lmnsd_ossl.so", DRIVERS + "lmnsd_gtls.so")
+def rsyslog_with_tls_of_its_own():
+    """At either end, by OpenSSL and by GnuTLS; the other end has a rule."""
+    said, heard = path("said"), path("heard")
+    files = (f' defaultNetstreamDriverCAFile="{path("ca.pem")}" defaultNetstreamDriverCertFile="{path("local.pem")}"'
+             f' defaultNetstreamDriverKeyFile="{path("local.key")}"')
+    for driver in ("ossl", "gtls"):
+        for is_sender in (True, False):
+            port = free_port()
+            own = (f' streamDriver="{driver}" streamDriverMode="1" streamDriverAuthMode="x509/name"'
+                   ' streamDriverPermittedPeers="localhost"')
+            forwarding(said, port, own if is_sender else "", settings=files if is_sender else "")
+            own = f' streamDriver.name="{driver}" streamDriver.mode="1" streamDriver.authMode="anon"'
+            collecting(heard, port, "" if is_sender else own, settings="" if is_sender else files)
+            rule = inbound(port, certificate="local") if is_sender else outbound(port, name="localhost")
+            with Gateway(rule):
+                collector = rsyslogd("collector")
+                await_listener(port)
+                sender = rsyslogd("sender")
+                add_messages(said, 0, 2000)
+                await_lines(heard, 2000)
+                assert handshakes()[0][0] == 1, handshakes()
+                end_rsyslogd(sender)
+                end_rsyslogd(collector)
+            assert messages(heard) == [f"message {n}" for n in range(2000)], (driver, is_sender)
+
+
+@test("rsyslogd", DRIVERS + "omrelp.so", DRIVERS + "imrelp.so")
+def a_collector_that_begins_again_loses_nothing_by_relp():
+    """RELP says of each message that it has come, so those on their way are sent again: some may come twice."""
+    count, port = 20_000, free_port()
+    said, heard = path("said"), path("heard")
+    forwarding(said, port, module="omrelp")
+    collecting(heard, port, module="imrelp")
+    with Gateway(outbound(port, name="localhost") + inbound(port, certificate="local")):
+        collector = rsyslogd("collector")
+        await_any_listener(port)
+        sender = rsyslogd("sender")
+        add_messages(said, 0, count)
+        await_lines(heard, count // 10)
+        end_rsyslogd(collector)
+        collector = rsyslogd("collector")
+        end = time.monotonic() + PATIENCE
+        while len(set(messages(heard))) < count:
+            assert time.monotonic() < end, len(set(messages(heard)))
+            time.sleep(0.1)
+        end_rsyslogd(sender)
+        end_rsyslogd(collector)
+        assert handshakes()[0][0] >= 2, handshakes()
+    assert set(messages(heard)) == {f"message {n}" for n in range(count)}
 
 
 @test("rsyslogd")
@@ -306,44 +603,22 @@ def rsyslog_to_rsyslog():
     """Two rsyslogd that know nothing of TLS: each message, once, in order."""
     count, port = 20_000, free_port()
     said, heard = path("said"), path("heard")
-    with open(said, "w"):
-        pass
-    if os.path.exists(heard):
-        os.remove(heard)
-    with open(path("collector.conf"), "w") as file:
-        file.write(f"""
-module(load="imtcp")
-input(type="imtcp" port="{port}" address="127.0.0.1")
-template(name="only" type="string" string="%msg%\\n")
-action(type="omfile" file="{heard}" template="only")
-""")
-    with open(path("sender.conf"), "w") as file:
-        file.write(f"""
-global(workDirectory="{tls.SCRATCH}")
-module(load="imfile")
-input(type="imfile" file="{said}" tag="t:")
-action(type="omfwd" target="127.0.0.1" port="{port}" protocol="tcp" action.resumeRetryCount="-1"
-       action.resumeInterval="1" queue.type="LinkedList" queue.size="{4 * count}")
-""")
+    forwarding(said, port)
+    collecting(heard, port)
     rules = outbound(port, name="localhost") + inbound(port, certificate="local")
     with Gateway(rules):
         collector = rsyslogd("collector")
         await_listener(port)
         sender = rsyslogd("sender")
-        with open(said, "a") as file:
-            file.writelines(f"message {n}\n" for n in range(count // 2))
+        add_messages(said, 0, count // 2)
         await_lines(heard, count // 2)
         seen = [it for it in json.loads(command("ss", "--json").stdout) if it["mode"] == "TLS"]
         assert len(seen) == 2, seen
-        with open(said, "a") as file:
-            file.writelines(f"message {n}\n" for n in range(count // 2, count))
+        add_messages(said, count // 2, count)
         await_lines(heard, count)
-        for process in (sender, collector):
-            process.kill()
-            process.communicate(timeout=PATIENCE)
-    with open(heard) as file:
-        got = [line.strip() for line in file]
-    assert got == [f"message {n}" for n in range(count)], (len(got), got[:3])
+        end_rsyslogd(sender)
+        end_rsyslogd(collector)
+    assert messages(heard) == [f"message {n}" for n in range(count)], (len(messages(heard)), messages(heard)[:3])
 
 
 def rsyslogd(name):
@@ -375,7 +650,7 @@ def main():
     for function, needs in TESTS:
         if chosen and function.__name__ not in chosen:
             continue
-        lacking = [name for name in needs if shutil.which(name) is None]
+        lacking = [name for name in needs if shutil.which(name) is None and not os.path.exists(name)]
         if lacking:
             print(f"{function.__name__}: skipped, without {', '.join(lacking)}", flush=True)
             continue

@@ -82,8 +82,8 @@ fn epoll_wait(
 }
 
 fn in_ms(time: &libc::timespec) -> i32 {
-    let rest = (time.tv_nsec as i64 + 999_999) / 1_000_000;
-    let ms = (time.tv_sec as i64).saturating_mul(1_000).saturating_add(rest);
+    let rest = (time.tv_nsec + 999_999) / 1_000_000;
+    let ms = time.tv_sec.saturating_mul(1_000).saturating_add(rest);
     i32::try_from(ms).unwrap_or(i32::MAX)
 }
 

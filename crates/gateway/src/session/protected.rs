@@ -347,14 +347,19 @@ impl Protected {
         chunk: &mut [u8],
     ) -> Result<bool, Stop> {
         let Some(mut tls) = self.tls.take() else { return Ok(false) };
-        let result = self.decrypt(&mut tls, (n, n_is), (h, h_is), chunk);
+        let result = self.decrypt(&mut tls, (n, &mut *n_is), (h, h_is), chunk);
+        // What the session answers by itself, such as a refused renegotiation: the peer may wait for it.
+        self.collect(&mut tls);
         self.tls = Some(tls);
-        let more = result?;
+        let mut more = result?;
         if self.peer_has_ended && self.plain.is_empty() && !self.is_told {
             self.is_told = true;
             h.shutdown(Shutdown::Write).map_err(|_| Stop::Program)?;
             // What was held back goes now.
-            return Ok(more || self.has_ended && !self.has_closed);
+            more |= self.has_ended && !self.has_closed;
+        }
+        if !self.peer_is_told {
+            self.flush(n, n_is)?;
         }
         Ok(more)
     }
