@@ -20,6 +20,7 @@ mod measure;
 mod namespaces;
 pub(crate) mod place;
 mod report;
+mod syslog;
 mod vip;
 mod web;
 pub(crate) mod workloads;

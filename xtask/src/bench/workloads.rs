@@ -14,7 +14,9 @@ use super::lab::{Lab, RUN_PATIENCE};
 use super::launch::{self, Dialogue, Transport};
 use super::measure::{Bound, Compare, Spread};
 use super::report::Pair;
-use super::{brokers, databases, distributor, files, filter, ftp, hosts, namespaces, vip, web};
+use super::{
+    brokers, databases, distributor, files, filter, ftp, hosts, namespaces, syslog, vip, web,
+};
 use crate::cpus;
 
 /// One line of the table: a promise and how it is judged.
@@ -512,6 +514,18 @@ pub(crate) const WORKLOADS: &[Workload] = &[
             Row::added("distributor's program, per packet", "ns", 500.0, 300.0),
         ],
         sampling: Sampling::Runs(distributor::requests),
+    },
+    Workload {
+        name: "syslog",
+        packages: &["iproute2", "openssl", "rsyslog", "rsyslog-openssl"],
+        rows: &[
+            Row::part("syslog collector, TCP / UDP", "µs/msg", 1.1, 1.0),
+            // IBM's syslogd with AT-TLS took about 5 % more.
+            Row::part("  TLS by rule / TCP", "µs/msg", 1.15, 1.05),
+            Row::part("  TLS by rule / rsyslog's own TLS", "µs/msg", 1.1, 1.0),
+            Row::part("  one host, shared memory / TCP", "µs/msg", 1.0, 0.9),
+        ],
+        sampling: Sampling::Runs(syslog::costs),
     },
     Workload {
         name: "foreign",
