@@ -40,10 +40,12 @@ while sent or (end is None and due):
             alive = connection.recv(1) == b"x"
         except OSError:
             alive = False
-        longest = max(longest, now - sent.pop(connection))
+        longest = max(longest, now - sent.pop(connection, now))
         if not alive:
             broken += 1
             selector.unregister(connection)
+            # It may have been reset between two echoes.
+            due = [it for it in due if it[1] is not connection]
         else:
             echoes += 1
             due.append((now + 0.02, connection))

@@ -18,10 +18,12 @@ use sidestep_distributor::{Plan, Protocol};
 use crate::error::BpfError;
 use crate::loaded::program;
 use crate::object_file;
-use crate::tables::programs::service_key;
-use crate::tables::{Tables, octets, of_map, slot, take};
-pub use programs::ROUTES_MAX;
-use programs::{ADDRESSES, FLOWS, HOSTS, LEASE, ROUTES, TRAFFIC, flow, lease, route, tally};
+use crate::tables::programs::{page, service_key};
+use crate::tables::{Tables, earlier_page_of, octets, of_map, slot, take};
+use programs::{
+    ADDRESSES, EARLIER, FLOWS, HOSTS, LEASE, ROUTES, TRAFFIC, flow, lease, route, tally,
+};
+pub use programs::{FLOWS_MAX, ROUTES_MAX};
 
 /// Sends packets that come in by one interface for a service, an address, port and protocol, on to hosts of that
 /// link: direct server return.
@@ -34,6 +36,7 @@ pub struct Forwarding {
     tables: Tables,
     hosts: Array<MapData, u32>,
     routes: Array<MapData, [u8; route::LEN]>,
+    earlier: Array<MapData, [u8; page::LEN]>,
     traffic: PerCpuArray<MapData, [u64; 2]>,
     flows: HashMap<MapData, [u8; flow::KEY_LEN], [u8; flow::LEN]>,
     addresses: PerCpuHashMap<MapData, [u8; 16], [u64; tally::COUNTERS]>,
@@ -138,6 +141,7 @@ impl Forwarding {
             tables: Tables::of(&mut loaded)?,
             hosts: take(&mut loaded, HOSTS)?,
             routes: take(&mut loaded, ROUTES)?,
+            earlier: take(&mut loaded, EARLIER)?,
             traffic: take(&mut loaded, TRAFFIC)?,
             flows: take(&mut loaded, FLOWS)?,
             addresses: take(&mut loaded, ADDRESSES)?,
@@ -170,6 +174,17 @@ impl Forwarding {
     /// **Panics** if there are no so many services, or the plan has too many places.
     pub fn prepare(&mut self, index: usize, plan: &Plan) -> Result<(), BpfError> {
         self.tables.prepare(index, plan)
+    }
+
+    /// Has connections of service `index` that began before it was served, and so are no flows here, go by this plan: the one
+    /// that was in force when they began, as far as is known.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    ///
+    /// **Panics** if there are no so many services, or the plan has too many places.
+    pub fn set_earlier(&mut self, index: usize, plan: &Plan) -> Result<(), BpfError> {
+        of_map(self.earlier.set(index as u32, earlier_page_of(plan), 0))
     }
 
     /// Puts the plan that was prepared for service `index` into force, in one step.

@@ -56,7 +56,7 @@ pub use filter::{
     Enforcement, Filter, GroupNumbers, Hits, Identity, LINES_MAX, Log, LogLine, NumberedGroup,
     RuleSet, Totals, is_denied,
 };
-pub use forwarding::{Flow, Forwarding, Hop, Lease, ROUTES_MAX, Tally};
+pub use forwarding::{FLOWS_MAX, Flow, Forwarding, Hop, Lease, ROUTES_MAX, Tally};
 pub use others::{PacketProgram, packet_programs};
 pub use sockmap::{Counters, Sockmap};
 pub use steering::Steering;

@@ -13,7 +13,9 @@ use sidestep_distributor::terms::TARGETS_MAX;
 use sidestep_distributor::{Choice, Plan, Protocol};
 
 use crate::error::BpfError;
-use programs::{ENDED, INDICES, PAGES, SERVICES, STEERED, WORDS, page, service, service_key};
+use programs::{
+    ENDED, INDICES, PAGES, SERVICES, STEERED, WORDS, earlier, page, service, service_key,
+};
 
 /// Where clients of a service connect.
 pub(crate) type ServiceKey = (SocketAddr, Protocol);
@@ -56,16 +58,10 @@ impl Tables {
         plan: &Plan,
         affinity: Duration,
     ) -> Result<(), BpfError> {
-        let choice = match plan.choice {
-            Choice::Hash => service::BY_HASH,
-            Choice::Turn => service::BY_TURN,
-            Choice::Least => service::BY_LOAD,
-            Choice::First => service::BY_RANK,
-        };
         let words = [
             (service::INDEX, index as u32),
             (service::PAGE, self.other_page(index)),
-            (service::CHOICE, choice),
+            (service::CHOICE, number_of(plan.choice)),
             (service::PLACES, plan.places.len() as u32),
         ];
         let mut entry = [0; service::LEN];
@@ -152,12 +148,32 @@ pub(crate) fn octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
+fn number_of(choice: Choice) -> u32 {
+    match choice {
+        Choice::Hash => service::BY_HASH,
+        Choice::Turn => service::BY_TURN,
+        Choice::Least => service::BY_LOAD,
+        Choice::First => service::BY_RANK,
+    }
+}
+
 fn page_of(plan: &Plan) -> [u8; page::LEN] {
     let mut page = [0; page::LEN];
     for (word, weight) in page[..page::PLACES].chunks_exact_mut(4).zip(&plan.weights) {
         word.copy_from_slice(&u32::from(*weight).to_ne_bytes());
     }
     page[page::PLACES..][..plan.places.len()].copy_from_slice(&plan.places);
+    page
+}
+
+/// A plan as a table for [`programs::choose_earlier`].
+pub(crate) fn earlier_page_of(plan: &Plan) -> [u8; page::LEN] {
+    let mut page = page_of(plan);
+    let words =
+        [(earlier::COUNT, plan.places.len() as u32), (earlier::CHOICE, number_of(plan.choice))];
+    for (at, word) in words {
+        page[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+    }
     page
 }
 

@@ -174,6 +174,34 @@ impl Distribution {
         Plan { choice, places, weights }
     }
 
+    /// A plan that was made by other terms of this VIP, by the numbers which its targets have now. A place of a target that
+    /// is gone becomes the first one's: no other knows its connections, so any resets them.
+    #[must_use]
+    pub fn renumbered(&self, plan: &Plan, before: &Vip) -> Plan {
+        let now = |target: &u8| {
+            let address = before.targets[usize::from(*target)].address;
+            self.vip.targets.iter().position(|it| it.address == address).unwrap_or(0) as u8
+        };
+        let weights = self.vip.targets.iter().map(|target| target.weight).collect();
+        Plan { choice: plan.choice, places: plan.places.iter().map(now).collect(), weights }
+    }
+
+    /// A plan with the places that a target would have in it, which was drained when it was made and is not any more.
+    #[must_use]
+    pub fn with_resumed(&self, plan: &Plan, target: usize) -> Plan {
+        let target = target as u8;
+        let is_in = |it: &usize| plan.places.contains(&(*it as u8)) || *it as u8 == target;
+        let takers: Vec<usize> = (0..self.members.len()).filter(is_in).collect();
+        let mut plan = plan.clone();
+        if plan.choice == Choice::Hash {
+            plan.places.resize(maglev::PLACES, target);
+            for (place, now) in plan.places.iter_mut().zip(self.table(&takers)) {
+                *place = if now == target { now } else { *place };
+            }
+        }
+        plan
+    }
+
     fn table(&self, takers: &[usize]) -> Vec<u8> {
         let taker = |&target: &usize| {
             let terms = &self.vip.targets[target];

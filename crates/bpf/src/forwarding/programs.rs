@@ -5,6 +5,7 @@
 //!              "flows"      a flow that both ends have confirmed keeps its route, whatever the tables say
 //!              "openings"   one that has only begun keeps it as well, and moves to "flows" with its next packet
 //!              the tables   what begins goes to a target by the method ([`crate::tables`])
+//!              "earlier"    what goes on without a flow began before this program served: it goes by the table of then
 //!              "hosts"      the route of that target
 //!              "routes"     where it leads: the two addresses of the frame
 //!              "traffic"    packets and bytes of the route
@@ -16,9 +17,15 @@
 //! # What a flood does
 //!
 //! A packet that begins something is noted in `openings`, the next one of the same ends moves the note to
-//! `flows`. So packets with invented senders push notes out of `openings` alone. A packet that goes on without a note
-//! goes by the hash: under a method that goes by the hash anyway it meets its target, and needs no note as long
-//! as the table stays.
+//! `flows`. So packets with invented senders push notes out of `openings` alone.
+//!
+//! # What began before
+//!
+//! What begins while this program serves is noted, whatever the tables are later. So a packet that goes on without a note
+//! is of a connection that another distributor was at work for, or this one before it was started again, and that one's
+//! table, as it was at its end, finds the target: `earlier` is a copy of the table by which this program began to serve,
+//! and later changes, a drain among them, do not touch it. By the hash, and by rank, that is the connection's target;
+//! the other methods leave no way to tell.
 //!
 //! # What is not a whole packet of TCP or UDP
 //!
@@ -60,6 +67,8 @@ pub(super) const ROUTES: &str = "routes";
 pub(super) const TRAFFIC: &str = "traffic";
 pub(super) const FLOWS: &str = "flows";
 pub(super) const OPENINGS: &str = "openings";
+/// For each service the table by which it began to be served.
+pub(super) const EARLIER: &str = "earlier";
 /// Addresses of VIPs, and what was seen there besides whole packets.
 pub(super) const ADDRESSES: &str = "addresses";
 
@@ -118,9 +127,10 @@ pub(super) mod tally {
     pub(in super::super) const STRANDED: i16 = 32;
 }
 
+/// As many flows as a busy machine has: some 100 bytes each. The longest quiet make room.
+pub const FLOWS_MAX: usize = 0x4_0000;
+
 pub(super) fn maps() -> Vec<MapDefinition> {
-    /// As many flows as a busy machine has: some 100 bytes each. The longest quiet make room.
-    const FLOWS_MAX: u32 = 0x4_0000;
     /// As many as begin within a round trip.
     const OPENINGS_MAX: u32 = 0x1_0000;
     let flows = MapDefinition {
@@ -128,7 +138,7 @@ pub(super) fn maps() -> Vec<MapDefinition> {
         kind: MapKind::LruHash,
         key_len: flow::KEY_LEN as u32,
         value_len: flow::LEN as u32,
-        entries_max: FLOWS_MAX,
+        entries_max: FLOWS_MAX as u32,
         on_demand: false,
     };
     let hosts = MapDefinition {
@@ -149,6 +159,7 @@ pub(super) fn maps() -> Vec<MapDefinition> {
             ..ARRAY
         },
         flows,
+        MapDefinition { name: EARLIER, entries_max: INDICES as u32, ..ARRAY },
         MapDefinition { name: LEASE, value_len: lease::LEN as u32, entries_max: 1, ..ARRAY },
         MapDefinition { name: OPENINGS, entries_max: OPENINGS_MAX, ..flows },
         MapDefinition {
@@ -534,13 +545,8 @@ fn choose(a: &mut Assembler) {
     a.load_32(R1, R10, KIND);
     a.jump_if_equal(R1, kind::BEGINS, "begin");
     a.jump_if_equal(R1, kind::MAY_BEGIN, "begin");
-    // It goes on, and how it began is not known: by the hash, whatever the method.
-    a.load_32(R1, R7, service::PLACES as i16);
-    a.jump_if_equal(R1, 0, "stranded");
-    tables::find_page(a);
-    a.mov_immediate(R8, 0);
-    tables::hash_client(a, port);
-    a.jump("within");
+    // It goes on, and began before this program served.
+    tables::choose_earlier(a, EARLIER, port);
 
     a.label("begin");
     a.load_32(R1, R7, service::PLACES as i16);

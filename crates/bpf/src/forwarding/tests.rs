@@ -66,30 +66,38 @@ fn target(number: u32) -> [u8; 6] {
     [2, 0, 0, 0, 1, number as u8]
 }
 
-/// Service 0, with targets whose routes are 1 and up.
+/// Service 0, with targets whose routes are 1 and up, begins to be served.
 fn put(forwarding: &mut Loaded, vip: &str, protocol: Protocol, plan: &Plan) {
-    let vip: SocketAddr = vip.parse().unwrap();
     let routes: Vec<u32> = (1..=plan.weights.len() as u32).collect();
-    for &route in &routes {
+    forwarding.begin(0, &routes, &[0; TARGETS_MAX]).unwrap();
+    forwarding.watch(vip.parse::<SocketAddr>().unwrap().ip()).unwrap();
+    forwarding.lease.serve_until(Duration::MAX, None).unwrap();
+    forwarding.set_earlier(0, plan).unwrap();
+    change(forwarding, vip, protocol, plan);
+}
+
+/// It goes on by another plan.
+fn change(forwarding: &mut Loaded, vip: &str, protocol: Protocol, plan: &Plan) {
+    for route in 1..=plan.weights.len() as u32 {
         let hop = Hop::Link { to: target(route), from: US };
         forwarding.set_route(route, hop, plan.places.contains(&(route as u8 - 1))).unwrap();
     }
-    forwarding.begin(0, &routes, &[0; TARGETS_MAX]).unwrap();
-    forwarding.watch(vip.ip()).unwrap();
-    forwarding.lease.serve_until(Duration::MAX, None).unwrap();
     forwarding.prepare(0, plan).unwrap();
-    forwarding.commit(0, (vip, protocol), plan, Duration::ZERO).unwrap();
+    forwarding.commit(0, (vip.parse().unwrap(), protocol), plan, Duration::ZERO).unwrap();
 }
 
-fn plan(choice: Choice, weights: &[u16]) -> Plan {
+fn takers(weights: &[u16]) -> Vec<Taker> {
     let taker = |(target, &weight): (usize, &u16)| Taker {
         target: target as u8,
         identity: maglev::identity(&format!("t{target}")),
         weight,
     };
-    let takers: Vec<Taker> = weights.iter().enumerate().map(taker).collect();
+    weights.iter().enumerate().map(taker).collect()
+}
+
+fn plan(choice: Choice, weights: &[u16]) -> Plan {
     let places = match choice {
-        Choice::Hash => maglev::table(&takers),
+        Choice::Hash => maglev::table(&takers(weights)),
         _ => (0..weights.len() as u8).collect(),
     };
     Plan { choice, places, weights: weights.to_vec() }
@@ -256,7 +264,7 @@ fn a_flow_keeps_its_target_when_the_table_changes() {
         let flows: Vec<(u32, Verdict)> = (0..20).map(begin).collect();
         assert!(flows.iter().any(|(_, to)| *to == To(1)), "{choice:?}");
         let drained = Plan { places: vec![1], ..plan(choice, &[1, 1]) };
-        put(&mut forwarding, VIP4, Protocol::Tcp, &drained);
+        change(&mut forwarding, VIP4, Protocol::Tcp, &drained);
         for (number, to) in flows {
             assert_eq!(judged(&forwarding, &tcp(client4(number), VIP4, ACK)), to, "{choice:?}");
         }
@@ -347,6 +355,54 @@ fn without_a_note_the_hash_finds_the_target() {
         assert_eq!(judged(&forwarding, &tcp(client, VIP6, ACK)), due(&plan, client));
     }
     assert!(forwarding.flows().unwrap().is_empty(), "and none is made");
+}
+
+/// A table without some of the targets of `plan`.
+fn without(plan: &Plan, gone: &[u8]) -> Plan {
+    let mut takers = takers(&plan.weights);
+    takers.retain(|it| !gone.contains(&it.target));
+    Plan { places: maglev::table(&takers), ..plan.clone() }
+}
+
+#[test]
+fn what_began_at_another_distributor_keeps_its_target_through_drains() {
+    let (mut before, mut forwarding) = (forwarding!(), forwarding!());
+    let plan = plan(Choice::Hash, &[4, 2, 1, 1]);
+    let (one_down, others) = (without(&plan, &[3]), [&[1, 2][..], &[0], &[], &[0, 1, 2, 3]]);
+    for (vip, client) in [(VIP4, client4 as fn(u32) -> SocketAddr), (VIP6, client6)] {
+        put(&mut before, vip, Protocol::Tcp, &one_down);
+        let begin = |number| judged(&before, &tcp(client(number), vip, SYN));
+        let begun: Vec<Verdict> = (0..60).map(begin).collect();
+        assert!((1..=3).all(|target| begun.contains(&To(target))), "{begun:?}");
+        put(&mut forwarding, vip, Protocol::Tcp, &one_down);
+        for gone in others {
+            let now = without(&plan, gone);
+            change(&mut forwarding, vip, Protocol::Tcp, &now);
+            for (number, to) in (0..).zip(&begun) {
+                assert_eq!(judged(&forwarding, &tcp(client(number), vip, ACK)), *to, "{gone:?}");
+            }
+            let new = client(100 + gone.len() as u32);
+            let to = if now.places.is_empty() { Kernel } else { due(&now, new) };
+            assert_eq!(
+                judged(&forwarding, &tcp(new, vip, SYN)),
+                to,
+                "what begins goes by the new one"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_began_under_another_leader_keeps_it() {
+    let mut forwarding = forwarding!();
+    let led = |places: &[u8]| Plan { places: places.to_vec(), ..plan(Choice::First, &[9, 5, 1]) };
+    put(&mut forwarding, VIP4, Protocol::Tcp, &led(&[1, 2]));
+    for now in [&[1, 2][..], &[0, 1, 2], &[2], &[]] {
+        change(&mut forwarding, VIP4, Protocol::Tcp, &led(now));
+        for number in 0..20 {
+            assert_eq!(judged(&forwarding, &tcp(client4(number), VIP4, ACK)), To(2), "{now:?}");
+        }
+    }
 }
 
 #[test]

@@ -72,6 +72,13 @@ pub(crate) mod page {
     pub(crate) const LEN: usize = PLACES + ROOM;
 }
 
+/// What a table of [`choose_earlier`] has where a page has weights.
+pub(crate) mod earlier {
+    pub(crate) const COUNT: usize = 0;
+    /// One of the choices.
+    pub(crate) const CHOICE: usize = 4;
+}
+
 /// A value of [`STEERED`] and [`ENDED`], in words: one for each target, and the turn.
 pub(crate) const WORDS: usize = TARGETS_MAX + 1;
 
@@ -149,8 +156,10 @@ const START: i16 = ENDED_AT - 8;
 const BEST: i16 = START - 8;
 const BEST_LOAD: i16 = BEST - 8;
 const BEST_WEIGHT: i16 = BEST_LOAD - 8;
+/// How many places the page has that is searched.
+const COUNT: i16 = BEST_WEIGHT - 8;
 /// What is below is the program's own.
-pub(crate) const STACK: i16 = BEST_WEIGHT;
+pub(crate) const STACK: i16 = COUNT;
 
 const TARGET_MASK: i32 = TARGETS_MAX as i32 - 1;
 const PLACE_MASK: i32 = page::ROOM as i32 - 1;
@@ -196,7 +205,10 @@ fn store_client_key(a: &mut Assembler) {
 /// `R8` = a place of the page `R9`, by the method; `port` puts the client's port into `R1`. To be behind `choose`.
 /// Without a page it goes to `refuse`.
 pub(crate) fn choose_place(a: &mut Assembler, port: impl Fn(&mut Assembler)) {
-    find_page(a);
+    find(a, PAGES, service::PAGE, "refuse");
+    a.mov(R9, R0);
+    a.load_32(R1, R7, service::PLACES as i16);
+    a.store_64(R10, COUNT, R1);
     a.mov_immediate(R8, 0);
     a.load_32(R1, R7, service::CHOICE as i16);
     a.jump_if_equal(R1, service::BY_RANK as i32, "within");
@@ -206,16 +218,27 @@ pub(crate) fn choose_place(a: &mut Assembler, port: impl Fn(&mut Assembler)) {
     a.jump_if_not_equal(R1, service::BY_TURN as i32, "within");
     take_turn(a);
     a.label("within");
-    a.load_32(R1, R7, service::PLACES as i16);
+    a.load_64(R1, R10, COUNT);
     a.remainder_32(R8, R1);
     a.jump("search");
     find_least(a);
 }
 
-/// `R9` = the page in force.
-pub(crate) fn find_page(a: &mut Assembler) {
-    find(a, PAGES, service::PAGE, "refuse");
+/// The same by a table of `map`, which has one for each service: a page whose first two words, in the place of weights,
+/// say how many places it has and how they are chosen. Then on to `search`; without places to `refuse`.
+pub(crate) fn choose_earlier(a: &mut Assembler, map: &'static str, port: impl Fn(&mut Assembler)) {
+    find(a, map, service::INDEX, "refuse");
     a.mov(R9, R0);
+    a.load_32(R1, R9, earlier::COUNT as i16);
+    a.jump_if_equal(R1, 0, "refuse");
+    a.store_64(R10, COUNT, R1);
+    a.mov_immediate(R8, 0);
+    a.load_32(R1, R9, earlier::CHOICE as i16);
+    a.jump_if_equal(R1, service::BY_RANK as i32, "search");
+    hash_client(a, port);
+    a.load_64(R1, R10, COUNT);
+    a.remainder_32(R8, R1);
+    a.jump("search");
 }
 
 /// `R0` = what this map has by a number of the service; without it, on to `absent`.
@@ -357,7 +380,7 @@ pub(crate) fn search(a: &mut Assembler, assign: impl Fn(&mut Assembler, &'static
     a.add_immediate(R8, 1);
     // Behind the last place is the first. A remainder, because the verifier knows nothing of it, and so need
     // not look at each place for itself.
-    a.load_32(R1, R7, service::PLACES as i16);
+    a.load_64(R1, R10, COUNT);
     a.remainder_32(R8, R1);
     a.load_64(R1, R10, TRIES);
     a.add_immediate(R1, -1);

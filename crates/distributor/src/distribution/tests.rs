@@ -82,6 +82,39 @@ fn new_terms_keep_what_stays() {
     assert_eq!(after.plan().places, [0, 2]);
 }
 
+#[test]
+fn a_plan_of_other_terms_leads_to_the_same_targets() {
+    let before = up(Method::BaseWlm, &[4, 2, 1]);
+    let mut terms = vip(Method::RoundRobin, &[9, 1, 4, 2]);
+    // The first one is gone, the others are behind two new ones.
+    for (target, port) in terms.targets.iter_mut().zip([9000, 9001, 7003, 7002]) {
+        target.address.set_port(port);
+    }
+    let after = before.succeeded_by(terms);
+    let (old, new) = (before.plan(), after.renumbered(&before.plan(), before.vip()));
+    assert_eq!((new.choice, &new.weights[..]), (Choice::Hash, &[9, 1, 4, 2][..]));
+    let moved = old.places.iter().map(|target| [0, 3, 2][usize::from(*target)]);
+    assert!(moved.eq(new.places.iter().copied()));
+}
+
+#[test]
+fn a_target_that_is_resumed_has_its_places_again() {
+    let mut distribution = up(Method::BaseWlm, &[4, 2, 1]);
+    let all = distribution.plan();
+    distribution.drain(2).unwrap();
+    let before = distribution.plan();
+    distribution.drain(0).unwrap();
+    distribution.resume(2).unwrap();
+    let restored = distribution.with_resumed(&before, 2);
+    let is_same =
+        |of: &Plan| of.places.iter().zip(&restored.places).filter(|(a, b)| a == b).count();
+    assert!(all.places.iter().zip(&restored.places).all(|(a, b)| (*a == 2) == (*b == 2)));
+    assert!(is_same(&all) > maglev::PLACES * 98 / 100, "the others' hardly change");
+    // Where there was none it has all.
+    let none = Plan { places: Vec::new(), ..before };
+    assert!(distribution.with_resumed(&none, 2).places.iter().all(|target| *target == 2));
+}
+
 /// What is true after each step, whatever came before.
 fn check(distribution: &Distribution, listening: &[bool], drained: &[bool]) {
     let states = distribution.states();

@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -39,11 +40,13 @@ pub(crate) fn takeover(stage: &Stage<'_>) -> Result<String> {
         one.await_active(vip)?;
         two.await_active(vip)?;
     }
+    one.hand_over_drained(&two)?;
     let askers: Vec<Dialogue> = VIP.iter().map(|vip| scene.asker(vip)).collect::<Result<_>>()?;
 
     launch::signal(first.program().pid(), libc::SIGSTOP)?;
     two.await_owner(&two, &[])?;
     two.must_serve_beyond_a_lease()?;
+    two.drain_and_resume("four/c")?;
     launch::signal(first.program().pid(), libc::SIGCONT)?;
     one.await_owner(&two, &[&one])?;
     ensure!(!one.serves()?, "a distributor that stood still serves beside the owner");
@@ -52,16 +55,14 @@ pub(crate) fn takeover(stage: &Stage<'_>) -> Result<String> {
     one.await_owner(&one, &[])?;
     let _second = two.run()?;
     one.await_owner(&one, &[&two])?;
-    one.vip(&["drain", "four/c"])?;
-    two.await_drained(true)?;
     one.command(&["distributor", "move", BACKUP[0]])?;
     two.await_owner(&two, &[&one])?;
-    two.await_drained(true)?;
 
     store.kill();
-    two.vip(&["resume", "four/c"]).context("with two of three members")?;
-    one.await_drained(false)?;
+    two.drain_and_resume("four/c").context("with two of three members")?;
     store.kill();
+    // In this moment it may be taken or refused: no connection breaks by it.
+    _ = two.vip(&["drain", "four/c"]);
     await_true("the owner knows that it has no store", || {
         Ok(!two.status("four")?["link"]["store_fault"].is_null())
     })?;
@@ -149,6 +150,28 @@ impl<'a> Seat<'a> {
             ensure!(self.serves()?, "{} has its VIPs no more", self.host);
         }
         Ok(())
+    }
+
+    /// What is drained here stays so where the VIPs go, and is resumed for both; then they come back.
+    fn hand_over_drained(&self, other: &Seat<'_>) -> Result<()> {
+        self.vip(&["drain", "four/c"])?;
+        other.await_drained(true)?;
+        self.command(&["distributor", "move", other.host])?;
+        other.await_owner(other, &[self])?;
+        other.await_drained(true)?;
+        other.vip(&["resume", "four/c"])?;
+        self.await_drained(false)?;
+        other.command(&["distributor", "move", self.host])?;
+        self.await_owner(self, &[other])
+    }
+
+    /// All connections are asked while their target is drained, those that began at another distributor among them.
+    fn drain_and_resume(&self, target: &str) -> Result<()> {
+        /// Longer than a segment waits to be sent again.
+        const SEVERAL_ECHOES: Duration = Duration::from_millis(600);
+        self.vip(&["drain", target])?;
+        thread::sleep(SEVERAL_ECHOES);
+        self.vip(&["resume", target]).map(drop)
     }
 
     /// This host knows that one as the owner, with these backups, and the owner serves.

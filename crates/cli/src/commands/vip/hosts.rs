@@ -23,11 +23,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use sidestep_bpf::{BpfError, Forwarding, Hop, INDICES, Lease, ROUTES_MAX};
+use sidestep_bpf::{BpfError, FLOWS_MAX, Forwarding, Hop, INDICES, Lease, ROUTES_MAX};
 use sidestep_distributor::election::Role;
 use sidestep_distributor::terms::TARGETS_MAX;
 use sidestep_distributor::{
-    Change, Distribution, Protocol, Refusal, State, TargetKind, Vip, VipSet,
+    Change, Distribution, Plan, Protocol, Refusal, State, TargetKind, Vip, VipSet,
 };
 
 use self::addresses::Addresses;
@@ -103,6 +103,9 @@ struct Distributor {
     addresses: Addresses,
     /// `None`: it is the only distributor, and its interface has the addresses of VIPs.
     ownership: Option<Ownership>,
+    /// Whether it served at the last look, and whether flows that it has seen begin may be forgotten since.
+    is_serving: bool,
+    has_forgotten: bool,
     services: Vec<Service>,
     /// What each route is for, by its number; 0 is none. One that is known stays: flows have its number.
     routes: Vec<(ServiceKey, IpAddr)>,
@@ -120,8 +123,37 @@ struct Service {
     members: Vec<Member>,
     /// The states that the kernel's table was made of.
     states: Vec<State>,
+    /// `None`: it is not served yet, and what began before goes on by its next plan.
+    earlier: Option<Earlier>,
     /// `None`: it is in force. Otherwise when it will be at the latest; before, when all targets are up.
     settles: Option<Instant>,
+}
+
+/// The plan by which a service began to be served: what began before goes on by it.
+struct Earlier {
+    plan: Plan,
+    /// Targets that were drained then, and still are.
+    drained: Vec<usize>,
+}
+
+impl Earlier {
+    fn new(plan: Plan, distribution: &Distribution) -> Self {
+        let is_out = |target: &usize| {
+            distribution.state(*target).is_drained() && !plan.places.contains(&(*target as u8))
+        };
+        let drained = (0..distribution.vip().targets.len()).filter(is_out).collect();
+        Self { plan, drained }
+    }
+
+    /// The same after targets were resumed: what began with them meets them again.
+    fn after_resumption(&self, distribution: &Distribution) -> Self {
+        let is_drained = |target: usize| distribution.state(target).is_drained();
+        let (drained, resumed): (Vec<usize>, Vec<usize>) =
+            self.drained.iter().partition(|target| is_drained(**target));
+        let back = resumed.into_iter().filter(|target| distribution.state(*target).is_available());
+        let plan = back.fold(self.plan.clone(), |plan, it| distribution.with_resumed(&plan, it));
+        Self { plan, drained }
+    }
 }
 
 struct Member {
@@ -193,6 +225,8 @@ impl Distributor {
             addresses: Addresses::new(interface.index),
             interface,
             ownership: None,
+            is_serving: false,
+            has_forgotten: false,
             services: Vec::new(),
             routes: vec![],
             ask_due: now,
@@ -289,6 +323,7 @@ impl Distributor {
         let mut given = [0; TARGETS_MAX];
         let (mut distribution, mut settles) =
             (Distribution::new(vip.clone()), Some(settling_ends(vip)));
+        let mut earlier = None;
         if let Some(before) = before {
             let counts = self.forwarding.given(before.index).map_err(in_words)?;
             let places = &before.distribution.vip().targets;
@@ -298,6 +333,13 @@ impl Distributor {
             }
             distribution = before.distribution.succeeded_by(vip.clone());
             settles = before.settles;
+            let terms = before.distribution.vip();
+            let known = before.earlier.as_ref().filter(|_| key_of(terms) == key_of(vip));
+            let plan = known.map(|it| distribution.renumbered(&it.plan, terms));
+            earlier = plan.map(|plan| Earlier::new(plan, &distribution));
+        }
+        if let Some(earlier) = &earlier {
+            self.forwarding.set_earlier(index, &earlier.plan).map_err(in_words)?;
         }
         let mut members = Vec::new();
         for target in &vip.targets {
@@ -308,7 +350,7 @@ impl Distributor {
         let routes: Vec<u32> = members.iter().map(|member| member.route).collect();
         self.forwarding.begin(index, &routes, &given).map_err(in_words)?;
         let states = distribution.states();
-        let mut service = Service { index, distribution, members, states, settles };
+        let mut service = Service { index, distribution, members, states, earlier, settles };
         self.follow(&mut service, sight);
         Ok(service)
     }
@@ -401,7 +443,8 @@ impl Distributor {
         }
         let is_settled = service.has_settled();
         let has_changed = service.distribution.states() != service.states;
-        if !is_settled || (service.settles.is_none() && !has_changed) {
+        let is_in_force = service.settles.is_none() && service.earlier.is_some();
+        if !is_settled || (is_in_force && !has_changed) {
             return;
         }
         if let Err(error) = self.commit(service) {
@@ -415,9 +458,37 @@ impl Distributor {
         let vip = service.distribution.vip();
         self.forwarding.watch(vip.address.ip())?;
         self.forwarding.prepare(service.index, &plan)?;
+        // Until it serves, connections begin at another distributor, by a table like this one. It may serve since the last look.
+        let keeps = (self.is_serving || self.serves()) && !self.has_forgotten;
+        let distribution = &service.distribution;
+        let earlier = match &service.earlier {
+            Some(it) if keeps => it.after_resumption(distribution),
+            _ => Earlier::new(plan.clone(), distribution),
+        };
+        self.forwarding.set_earlier(service.index, &earlier.plan)?;
+        service.earlier = Some(earlier);
         self.forwarding.commit(service.index, key_of(vip), &plan, vip.affinity)?;
         (service.states, service.settles) = (states, None);
         Ok(())
+    }
+
+    /// Whether it serves decides which table is the one of what began before.
+    fn note_serving(&mut self) {
+        let is_serving = self.serves();
+        if self.is_serving && !is_serving {
+            self.has_forgotten = false;
+            self.follow_tables();
+        }
+        self.is_serving = is_serving;
+    }
+
+    fn serves(&self) -> bool {
+        self.ownership.as_ref().is_none_or(Ownership::serves)
+    }
+
+    /// What is no flow may have begun by the table that is in force now.
+    fn follow_tables(&mut self) {
+        self.services.iter_mut().for_each(|service| service.earlier = None);
     }
 
     /// Has the interface the addresses of all VIPs that are in force.
@@ -474,6 +545,11 @@ impl Distributor {
             Ok(flows) => flows,
             Err(error) => return log::error!("flows are not counted: {error}"),
         };
+        // A full table forgets the longest quiet; some room stays free until then.
+        if flows.len() > FLOWS_MAX / 2 && !self.has_forgotten {
+            self.has_forgotten = true;
+            self.follow_tables();
+        }
         let now = boot_time();
         let mut live: HashMap<u32, u64> = HashMap::new();
         for flow in &flows {
@@ -701,6 +777,7 @@ impl Direct for Distributor {
 
     fn look(&mut self) -> Vec<Question> {
         let now = Instant::now();
+        self.note_serving();
         self.look_at_interface();
         let sight = match Sight::take(self.interface.index) {
             Ok(sight) => sight,
