@@ -73,7 +73,7 @@ impl Distribution {
     /// One of which nothing was seen: all targets are down.
     #[must_use]
     pub fn new(vip: Vip) -> Self {
-        let health = Health::new(&vip.probe);
+        let health = Health::new(&vip);
         let member = || Member { state: State::Down, health: health.clone() };
         let members = vip.targets.iter().map(|_| member()).collect();
         Self { vip, members }
@@ -88,7 +88,8 @@ impl Distribution {
             let before = self.vip.targets.iter().position(|it| it.name == target.name);
             let Some(before) = before else { continue };
             let is_same = self.vip.targets[before].address == target.address;
-            if is_same && self.vip.probe == next.vip.probe {
+            let is_asked_alike = self.vip.probe == next.vip.probe && self.vip.smc == next.vip.smc;
+            if is_same && is_asked_alike {
                 *member = self.members[before].clone();
             } else if self.members[before].state.is_drained() {
                 member.state = State::Drained;

@@ -4,7 +4,7 @@
 //! listens may still not serve; so many probes in a row say that it does, or does not any more.
 
 use crate::state::Event;
-use crate::terms::{Probe, ProbeKind};
+use crate::terms::Vip;
 
 /// What is known of a target's health.
 #[derive(Clone, Debug)]
@@ -20,11 +20,10 @@ pub struct Health {
 }
 
 impl Health {
-    /// That of a target of which nothing was seen.
+    /// That of a target of this VIP of which nothing was seen.
     #[must_use]
-    pub fn new(probe: &Probe) -> Self {
-        let is_probed = probe.kind != ProbeKind::Listens;
-        let Probe { rise, fall, .. } = *probe;
+    pub fn new(vip: &Vip) -> Self {
+        let (is_probed, rise, fall) = (vip.is_probed(), vip.probe.rise, vip.probe.fall);
         Self { is_probed, rise, fall, is_listening: false, is_up: false, against: 0 }
     }
 
@@ -64,19 +63,30 @@ impl Health {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::terms::tests::vip;
+    use crate::terms::{Method, Probe, ProbeKind, SmcUse, TargetKind};
 
     fn probed(rise: u32, fall: u32) -> Health {
-        Health::new(&Probe { kind: ProbeKind::Tcp, rise, fall, ..Probe::default() })
+        let probe = Probe { kind: ProbeKind::Tcp, rise, fall, ..Probe::default() };
+        Health::new(&Vip { probe, ..vip(Method::BaseWlm, &[1]) })
     }
 
     #[test]
     fn without_probes_a_listener_is_enough() {
-        let mut health = Health::new(&Probe::default());
+        let mut health = Health::new(&vip(Method::BaseWlm, &[1]));
         assert_eq!(health.listens(true), Some(Event::Rose));
         assert_eq!(health.listens(true), None);
         assert_eq!(health.probed(false), None);
         assert_eq!(health.listens(false), Some(Event::Fell));
         assert_eq!(health.listens(false), None);
+    }
+
+    #[test]
+    fn a_host_that_has_to_speak_smc_is_asked_whatever_its_probe() {
+        let (kind, smc) = (TargetKind::Hosts, SmcUse::Require);
+        let mut health = Health::new(&Vip { kind, smc, ..vip(Method::BaseWlm, &[1]) });
+        assert_eq!(health.listens(true), None);
+        assert_eq!([true, true].map(|speaks| health.probed(speaks)), [None, Some(Event::Rose)]);
     }
 
     #[test]

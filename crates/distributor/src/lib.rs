@@ -34,4 +34,6 @@ pub mod terms;
 
 pub use distribution::{Change, Choice, Distribution, Plan, Refusal};
 pub use state::State;
-pub use terms::{Method, Probe, ProbeKind, Protocol, Target, TargetKind, TermsError, Vip, VipSet};
+pub use terms::{
+    Method, Probe, ProbeKind, Protocol, SmcUse, Target, TargetKind, TermsError, Vip, VipSet,
+};

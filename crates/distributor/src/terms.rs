@@ -36,6 +36,8 @@ pub struct Vip {
     pub switch_back: bool,
     /// How a target shows that it serves.
     pub probe: Probe,
+    /// Whether it has to speak SMC for that.
+    pub smc: SmcUse,
     /// Who serves; under [`Method::HotStandby`] the weight is the rank, and the first of equals leads.
     pub targets: Vec<Target>,
 }
@@ -142,6 +144,37 @@ impl FromStr for Method {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("is not one of: basewlm, roundrobin, weightedactive, hotstandby")]
 pub struct UnknownMethod;
+
+impl Vip {
+    /// Whether targets are asked if they serve. A listener is seen, and whether its program speaks SMC as well; of a host both is
+    /// to be asked.
+    #[must_use]
+    pub fn is_probed(&self) -> bool {
+        let asks_for_smc = self.smc == SmcUse::Require && self.kind == TargetKind::Hosts;
+        self.probe.kind != ProbeKind::Listens || asks_for_smc
+    }
+}
+
+/// What SMC is to a VIP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SmcUse {
+    /// Connections move where both ends can.
+    #[default]
+    Prefer,
+    /// A target serves only while it speaks SMC. With none that does a client is refused, as if no server listened.
+    Require,
+}
+
+impl SmcUse {
+    /// As the operator writes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Prefer => "prefer",
+            Self::Require => "require",
+        }
+    }
+}
 
 /// How a target shows that it serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -273,6 +306,17 @@ pub enum Fault {
          port is a listener of this host, for \"tcp\""
     )]
     Datagrams,
+    /// SMC is for connections.
+    #[error(
+        "smc = \"require\" takes protocol \"tcp\": there is no SMC for datagrams; leave it out"
+    )]
+    SmcForDatagrams,
+    /// The marker that the VIP has for clients is by the port, and so would be taken for the target's.
+    #[error(
+        "target {0} has the port of the VIP, by which it cannot be seen whether it speaks SMC; with smc = \"require\" \
+         have it listen at another port"
+    )]
+    PortOfVip(String),
     /// All clients meet one target.
     #[error(
         "timedaffinity has no meaning under hotstandby, where all clients meet one target; leave it out"
@@ -325,6 +369,9 @@ fn check(vip: &Vip) -> Result<(), TermsError> {
     if vip.protocol == Protocol::Udp && vip.kind == TargetKind::Listeners {
         return wrong(Fault::Datagrams);
     }
+    if vip.protocol == Protocol::Udp && vip.smc == SmcUse::Require {
+        return wrong(Fault::SmcForDatagrams);
+    }
     if vip.method == Method::HotStandby && !vip.affinity.is_zero() {
         return wrong(Fault::Affinity);
     }
@@ -363,7 +410,11 @@ fn check_target(vip: &Vip, target: &Target, before: &[Target]) -> Result<(), Fau
         return Err(Fault::Weight(name(), target.weight));
     }
     let (is_ipv6, is_target_ipv6) = (vip.address.is_ipv6(), target.address.is_ipv6());
+    let has_vips_port = target.address.port() == vip.address.port();
     match vip.kind {
+        TargetKind::Listeners if vip.smc == SmcUse::Require && has_vips_port => {
+            Err(Fault::PortOfVip(name()))
+        }
         // A listener of IPv6 may serve clients of IPv4, never the other way round.
         TargetKind::Listeners if is_ipv6 && !is_target_ipv6 => Err(Fault::Family(name())),
         TargetKind::Hosts if is_ipv6 != is_target_ipv6 => Err(Fault::HostFamily(name())),
@@ -420,6 +471,7 @@ pub(crate) mod tests {
             affinity: Duration::ZERO,
             switch_back: true,
             probe: Probe::default(),
+            smc: SmcUse::default(),
             targets: weights.iter().enumerate().map(target).collect(),
         }
     }
@@ -448,7 +500,7 @@ pub(crate) mod tests {
             refusal(vec![vip])
         };
         type Case = (fn(&mut Vip), &'static str);
-        let cases: [Case; 13] = [
+        let cases: [Case; 15] = [
             (|v| v.name = "a b".into(), "vip.a b: `a b` is no name; use 1 to 32 letters"),
             (|v| v.address.set_port(0), "vip.web: 127.0.0.10:0 is not allowed as address"),
             (|v| v.address = "0.0.0.0:80".parse().unwrap(), "vip.web: 0.0.0.0:80 is not allowed"),
@@ -474,6 +526,20 @@ pub(crate) mod tests {
             (
                 |v| (v.kind, v.address) = (TargetKind::Hosts, "[::1]:80".parse().unwrap()),
                 "vip.web: target t0 is of another address family than the VIP; name the host",
+            ),
+            (
+                |v| {
+                    (v.kind, v.protocol, v.smc) =
+                        (TargetKind::Hosts, Protocol::Udp, SmcUse::Require);
+                },
+                "vip.web: smc = \"require\" takes protocol \"tcp\"",
+            ),
+            (
+                |v| {
+                    (v.targets[1].address, v.smc) =
+                        ("127.0.0.2:80".parse().unwrap(), SmcUse::Require)
+                },
+                "vip.web: target t1 has the port of the VIP",
             ),
             (|v| v.probe.rise = 0, "vip.web: a probe that rises after 0 and falls after 3"),
             (|v| v.probe.timeout = Duration::ZERO, "vip.web: the times of a probe"),

@@ -66,6 +66,7 @@ pub(crate) fn hosts(stage: &Stage<'_>) -> Result<String> {
     scene.drain()?;
     scene.cable_cut()?;
     scene.address_in_use()?;
+    scene.refused_without_smc()?;
 
     let _agent = scene.agent()?;
     servers.clear();
@@ -79,8 +80,10 @@ pub(crate) fn hosts(stage: &Stage<'_>) -> Result<String> {
         scene.await_states(vip, ["active"; 3])?;
     }
     scene.moved_but_for("c")?;
+    scene.none_but_with_smc("c")?;
     drop(servers.pop());
     servers.push(scene.redis(2, Transport::Smc)?);
+    // "four" still requires SMC.
     for vip in ["four", "six"] {
         scene.await_states(vip, ["active"; 3])?;
     }
@@ -257,6 +260,44 @@ impl<'a> Scene<'a> {
         let refused = format!("{refused:#}");
         ensure!(refused.contains("answers for 10.77.0.200 on cable"), "{refused}");
         self.await_states("four", ["active"; 3])
+    }
+
+    /// Has "four" take only targets that speak SMC, or all.
+    fn require_smc(&self, is_required: bool) -> Result<()> {
+        let four = "[vip.four]\n";
+        let required = CONFIG.replace(four, &format!("{four}smc = \"require\"\n"));
+        fs::write(self.config()?, if is_required { &required } else { CONFIG })?;
+        self.vip(&["apply"]).map(drop)
+    }
+
+    /// No target runs under Sidestep: where SMC is required a client is refused.
+    fn refused_without_smc(&self) -> Result<()> {
+        self.require_smc(true)?;
+        self.await_states("four", ["down"; 3])?;
+        await_true("it is said why a takes nothing", || {
+            let target = self.target_status("four", "a")?;
+            Ok(target["fault"] == "its server does not run under Sidestep")
+        })?;
+        // redis-benchmark would try for ever.
+        let words = ["redis-cli", "-h", VIP[0], "-p", PORT, "ping"];
+        let asks = self.configured(self.stage.command(Transport::Tcp, &words))?;
+        let refused = launch::run(self.enclosed(&self.client, asks), HANG);
+        let refused = refused.err().map(|error| format!("{error:#}")).unwrap_or_default();
+        ensure!(refused.contains("refused"), "a client was not refused: {refused}");
+        self.benchmark(Transport::Tcp, VIP[1], &["-c", "1", "-n", "1"]).context("the other VIP")?;
+        self.require_smc(false)?;
+        self.await_states("four", ["active"; 3])
+    }
+
+    /// One target without Sidestep takes nothing where SMC is required, also from clients without it.
+    fn none_but_with_smc(&self, plain: &str) -> Result<()> {
+        self.require_smc(true)?;
+        self.await_states("four", ["active", "active", "down"])?;
+        let given = self.target_status("four", plain)?["given"].clone();
+        self.benchmark(Transport::Tcp, VIP[0], &["-c", "10", "-n", "200", "-k", "0"])?;
+        let now = self.target_status("four", plain)?["given"].clone();
+        ensure!(now == given, "{plain} does not speak SMC and was given connections");
+        Ok(())
     }
 
     /// One target without Sidestep does not keep the connections of the others on TCP.

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use super::stage::Stage;
-use crate::bench::launch::{self, Dialogue, Program};
+use crate::bench::launch::{self, Dialogue, Program, Transport};
 use crate::enclosure::{Group, Namespace};
 use crate::suite::{HANG, Lacking};
 use crate::user;
@@ -54,6 +54,7 @@ pub(crate) fn targets(stage: &Stage<'_>) -> Result<String> {
     ensure!(scene.given("four", "a")? == given, "a drained target was given connections");
     scene.vip(&["resume", "four/a"])?;
 
+    scene.require_smc(&mut servers)?;
     drop(servers.remove(1));
     scene.await_state("four", "b", "down")?;
     scene.load("127.0.0.10", "6379")?;
@@ -99,13 +100,11 @@ impl<'a> Scene<'a> {
     }
 
     fn redis(&self, port: u16) -> Result<Program> {
-        let text = port.to_string();
-        let words = ["redis-server", "--bind", "127.0.0.1", "::1", "--port", &text];
-        let words = [&words[..], &["--save", "", "--appendonly", "no"]].concat();
-        let mut server = Program::start(
-            self.enclosed(self.stage.server_command(&words)),
-            &self.stage.house.scratch,
-        )?;
+        self.serve(self.stage.server_command(&redis(port)), port)
+    }
+
+    fn serve(&self, command: Command, port: u16) -> Result<Program> {
+        let mut server = Program::start(self.enclosed(command), &self.stage.house.scratch)?;
         server.await_listener(port)?;
         Ok(server)
     }
@@ -130,6 +129,28 @@ impl<'a> Scene<'a> {
         let mut agent = Dialogue::start(self.enclosed(command))?;
         agent.await_line("sidestep agent: the TCP option", HANG)?;
         Ok(agent)
+    }
+
+    /// Where SMC is required a target that is started without Sidestep takes nothing, and takes again what comes once it is started
+    /// with it.
+    fn require_smc(&self, servers: &mut Vec<Program>) -> Result<()> {
+        let config = self.stage.house.scratch.join("vip.toml");
+        fs::write(&config, CONFIG.replace("[vip.four]\n", "[vip.four]\nsmc = \"require\"\n"))?;
+        self.vip(&["apply"])?;
+        self.await_state("four", "c", "active")?;
+        drop(servers.pop());
+        let plain =
+            self.serve(self.stage.command(Transport::Tcp, &redis(TARGETS[2])), TARGETS[2])?;
+        let fault = || Ok(self.target("four", "c")?["fault"] == "it does not run under Sidestep");
+        await_true("it is said why c takes nothing", fault)?;
+        self.await_state("four", "c", "down")?;
+        self.await_state("six", "c", "active")?;
+        self.load("127.0.0.10", "6379")?;
+        drop(plain);
+        servers.push(self.redis(TARGETS[2])?);
+        self.await_state("four", "c", "active")?;
+        fs::write(&config, CONFIG)?;
+        self.vip(&["apply"]).map(drop)
     }
 
     /// Nine connections at once, all of which move to shared memory.
@@ -167,6 +188,13 @@ impl<'a> Scene<'a> {
         let found = named(&status["vips"], vip).and_then(|vip| named(&vip["targets"], target));
         found.with_context(|| format!("no {vip}/{target} in {status}"))
     }
+}
+
+fn redis(port: u16) -> Vec<String> {
+    let port = port.to_string();
+    let words = ["redis-server", "--bind", "127.0.0.1", "::1", "--port", &port];
+    let words = words.into_iter().chain(["--save", "", "--appendonly", "no"]);
+    words.map(str::to_owned).collect()
 }
 
 fn await_true(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {

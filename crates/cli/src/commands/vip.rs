@@ -14,6 +14,7 @@ mod daemon;
 mod director;
 mod error;
 mod hosts;
+mod inquiry;
 mod listener;
 mod presence;
 mod probe;

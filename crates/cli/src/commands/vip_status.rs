@@ -119,6 +119,8 @@ pub(super) struct VipStatus {
     pub(super) probe_timeout_s: f64,
     pub(super) rise: u32,
     pub(super) fall: u32,
+    /// Whether targets have to speak SMC: "prefer" or "require".
+    pub(super) smc: String,
     /// Clients under Sidestep look for the targets' programs.
     pub(super) has_marker: bool,
     /// And ask by the TCP option of SMC.

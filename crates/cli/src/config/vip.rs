@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use sidestep_distributor::terms::{
-    Method, Probe, ProbeKind, Protocol, Target, TargetKind, TermsError,
+    Method, Probe, ProbeKind, Protocol, SmcUse, Target, TargetKind, TermsError,
 };
 use sidestep_distributor::{Vip, VipSet};
 use toml::de::{DeTable, DeValue};
@@ -57,7 +57,7 @@ fn place_of(table: &DeTable<'_>, error: &TermsError) -> usize {
     }
 }
 
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "address",
     "protocol",
     "method",
@@ -68,6 +68,7 @@ const KEYS: [&str; 11] = [
     "probe_timeout",
     "rise",
     "fall",
+    "smc",
     "targets",
 ];
 
@@ -124,6 +125,7 @@ fn vip(
             kind: found.probe_kind.unwrap_or(default_probe(kind, found.protocol)),
             ..found.probe
         },
+        smc: found.smc,
         targets,
     })
 }
@@ -171,6 +173,7 @@ struct Found {
     switch_back: bool,
     probe: Probe,
     probe_kind: Option<ProbeKind>,
+    smc: SmcUse,
     targets: Vec<Written>,
 }
 
@@ -184,6 +187,7 @@ impl Default for Found {
             switch_back: true,
             probe: Probe::default(),
             probe_kind: None,
+            smc: SmcUse::default(),
             targets: Vec::new(),
         }
     }
@@ -203,6 +207,7 @@ impl Found {
             "probe_timeout" => time(value).map(|it| self.probe.timeout = it),
             "rise" => number(value).map(|it| self.probe.rise = it),
             "fall" => number(value).map(|it| self.probe.fall = it),
+            "smc" => smc(value).map(|it| self.smc = it),
             _ => return None,
         })
     }
@@ -277,6 +282,15 @@ fn protocol(value: &DeValue<'_>) -> Result<Protocol, String> {
         .into_iter()
         .find(|protocol| value.as_str() == Some(protocol.name()))
         .ok_or_else(|| format!("{} is not allowed; use \"tcp\" or \"udp\"", shown_value(value)))
+}
+
+fn smc(value: &DeValue<'_>) -> Result<SmcUse, String> {
+    [SmcUse::Prefer, SmcUse::Require]
+        .into_iter()
+        .find(|smc| value.as_str() == Some(smc.name()))
+        .ok_or_else(|| {
+            format!("{} is not allowed; use \"prefer\" or \"require\"", shown_value(value))
+        })
 }
 
 fn address(value: &DeValue<'_>) -> Result<SocketAddr, String> {
@@ -372,6 +386,7 @@ mod tests {
             probe_timeout = "2s"
             rise = 1
             fall = 5
+            smc = "require"
             [vip.redis.targets]
             a = { address = "127.0.0.1:7001", weight = 4 }
             b = "[::1]:7002"
@@ -398,6 +413,7 @@ mod tests {
                 rise: 1,
                 fall: 5,
             },
+            smc: SmcUse::Require,
             targets: vec![target("a", "127.0.0.1:7001", 4), target("b", "[::1]:7002", 1)],
         };
         assert_eq!(settings.vips, VipSet::new(vec![vip]).ok());
@@ -410,7 +426,7 @@ mod tests {
         assert_eq!(
             vip("adress = 1"),
             "vip.a.adress: unknown key; did you mean `address`? (known: address, protocol, \
-             method, timedaffinity, switch_back, probe, probe_interval, probe_timeout, rise, fall, targets)"
+             method, timedaffinity, switch_back, probe, probe_interval, probe_timeout, rise, fall, smc, targets)"
         );
         assert_eq!(
             vip("method = \"random\""),
@@ -421,6 +437,10 @@ mod tests {
                 .starts_with("vip.a.timedaffinity: 3 is not allowed; use a time")
         );
         assert!(vip("probe = \"http\"").starts_with("vip.a.probe: `http` is not allowed; use"));
+        assert!(
+            vip("smc = true")
+                .starts_with("vip.a.smc: true is not allowed; use \"prefer\" or \"require\"")
+        );
         assert!(vip("probe = [\"sh\"]").ends_with("the absolute path of its program"));
         assert!(vip("").starts_with("vip.a: has no targets"));
         assert_eq!(

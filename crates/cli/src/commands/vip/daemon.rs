@@ -22,7 +22,7 @@ use tokio::task::{AbortHandle, LocalSet, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::error::VipError;
-use super::probe;
+use super::probe::{self, Outcome};
 use super::roster::Question;
 use crate::commands::systemd::tell_systemd;
 use crate::commands::vip_status::{
@@ -67,7 +67,7 @@ pub(super) trait Direct {
     fn look(&mut self) -> Vec<Question>;
 
     /// A probe has come to an end.
-    fn probed(&mut self, question: &Question, has_passed: bool);
+    fn probed(&mut self, question: &Question, outcome: Outcome);
 
     /// A target gets nothing new. Returns its state, in words.
     ///
@@ -167,8 +167,8 @@ async fn look_after<D: Direct + 'static>(director: Rc<RefCell<D>>) {
         for question in due {
             let director = Rc::clone(&director);
             spawn_local(async move {
-                let has_passed = probe::passes(&question.probe, question.target).await;
-                director.borrow_mut().probed(&question, has_passed);
+                let outcome = probe::outcome(&question).await;
+                director.borrow_mut().probed(&question, outcome);
             });
         }
     }

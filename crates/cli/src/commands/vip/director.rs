@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 use sidestep_bpf::{BpfError, INDICES, Steering};
 use sidestep_distributor::terms::TARGETS_MAX;
 use sidestep_distributor::{
-    Change, Choice, Distribution, Plan, Refusal, State, TargetKind, Vip, VipSet,
+    Change, Choice, Distribution, Plan, Refusal, SmcUse, State, TargetKind, Vip, VipSet,
 };
 
 use super::daemon::Direct;
 use super::error::VipError;
 use super::listener;
 use super::presence::{self, Presence};
+use super::probe::Outcome;
 use super::roster::{self, Probing, Question};
 use super::sockets::{self, Seen};
 use crate::commands::vip_status::{Connection, Status, TargetStatus, VipStatus};
@@ -59,6 +60,13 @@ struct Member {
     is_marked: bool,
     connections: u64,
     probing: Probing,
+}
+
+impl Member {
+    /// Whether it listens, and takes nothing because its program does not run under Sidestep.
+    fn lacks_smc(&self, vip: &Vip) -> bool {
+        self.cookie.is_some() && vip.smc == SmcUse::Require && !self.is_marked
+    }
 }
 
 impl Director {
@@ -208,8 +216,13 @@ impl Director {
                 self.give(service.index, target, owner, member, seen);
             }
             let is_listening = member.cookie.is_some();
-            let changes = service.distribution.listens(target, is_listening);
-            let why = if is_listening { "it listens" } else { "it does not listen" };
+            let lacks_smc = member.lacks_smc(&vip);
+            let changes = service.distribution.listens(target, is_listening && !lacks_smc);
+            let why = match (is_listening, lacks_smc) {
+                (false, _) => "it does not listen",
+                (true, true) => NOT_UNDER_SIDESTEP,
+                (true, false) => "it listens",
+            };
             roster::report(&service.distribution, &changes, why);
         }
     }
@@ -319,20 +332,15 @@ impl Director {
         name: &str,
         change: impl FnOnce(&mut Distribution, usize) -> Result<Vec<Change>, Refusal>,
     ) -> Result<String, String> {
-        let (at, target) = roster::find(self.vips(), name)?;
         let mut services = std::mem::take(&mut self.services);
-        let service = &mut services[at];
-        let changes = change(&mut service.distribution, target);
-        if let Ok(changes) = &changes {
-            roster::report(&service.distribution, changes, "the operator's word");
+        let mut all: Vec<_> = services.iter_mut().map(|it| &mut it.distribution).collect();
+        let done = roster::change(&mut all, name, change).map(|(at, done)| {
             // At once: who has drained a target may end it now.
-            self.put(service);
-        }
-        let state = service.distribution.state(target);
+            self.put(&mut services[at]);
+            done
+        });
         self.services = services;
-        changes
-            .map(|_| format!("{name} is {state}"))
-            .map_err(|refusal| format!("{name}: {refusal}"))
+        done
     }
 
     fn vips(&self) -> impl Iterator<Item = &Vip> + Clone {
@@ -421,11 +429,11 @@ impl Direct for Director {
         due
     }
 
-    fn probed(&mut self, question: &Question, has_passed: bool) {
+    fn probed(&mut self, question: &Question, outcome: Outcome) {
         let mut services = std::mem::take(&mut self.services);
         let is_it = |service: &&mut Service| service.distribution.vip().name == question.vip;
         if let Some(service) = services.iter_mut().find(is_it) {
-            service.probed(question.target, has_passed);
+            service.probed(question.target, outcome == Outcome::Serves);
             self.put(service);
         }
         self.services = services;
@@ -477,6 +485,9 @@ impl Direct for Director {
 /// the next. Where connections decide, each look counts.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 
+/// Why a target that listens takes nothing where SMC is required.
+const NOT_UNDER_SIDESTEP: &str = "it does not run under Sidestep";
+
 /// Why the socket of a target cannot be given to the kernel.
 fn refusal(seen: &Seen, error: &io::Error) -> String {
     match error.kind() {
@@ -523,7 +534,7 @@ impl Service {
         let members = vip.targets.iter().zip(&mut self.members);
         let listening = members.filter(|(_, member)| member.cookie.is_some());
         listening
-            .filter_map(|(terms, member)| member.probing.ask(vip, terms.address, now))
+            .filter_map(|(terms, member)| member.probing.ask(vip, terms.address, None, now))
             .collect()
     }
 
@@ -545,7 +556,10 @@ impl Service {
                 pid: member.pid,
                 program: member.program.clone(),
                 is_marked: member.is_marked,
-                fault: member.fault.clone(),
+                fault: member
+                    .fault
+                    .clone()
+                    .or_else(|| member.lacks_smc(vip).then(|| NOT_UNDER_SIDESTEP.to_owned())),
                 link: None,
             }
         });

@@ -27,7 +27,7 @@ use sidestep_bpf::{BpfError, FLOWS_MAX, Forwarding, Hop, INDICES, Lease, ROUTES_
 use sidestep_distributor::election::Role;
 use sidestep_distributor::terms::TARGETS_MAX;
 use sidestep_distributor::{
-    Change, Distribution, Plan, Protocol, Refusal, State, TargetKind, Vip, VipSet,
+    Change, Distribution, Plan, Protocol, Refusal, SmcUse, State, Target, TargetKind, Vip, VipSet,
 };
 
 use self::addresses::Addresses;
@@ -35,7 +35,8 @@ use self::link::{Interface, Neighbour, Own};
 use self::ownership::{Ownership, boot_time, in_a_row};
 use super::daemon::{self, Direct};
 use super::error::VipError;
-use super::roster::{self, Probing, Question};
+use super::probe::Outcome;
+use super::roster::{self, Probing, Question, Witness};
 use super::show;
 use crate::args::{DistributorArgs, DistributorCommand, VipRunArgs};
 use crate::commands::vip_status::{
@@ -162,6 +163,8 @@ struct Member {
     hop: Hop,
     takes: bool,
     probing: Probing,
+    /// Why a target that serves takes nothing.
+    fault: Option<&'static str>,
     /// Flows that the client has not ended.
     live: u64,
 }
@@ -345,7 +348,7 @@ impl Distributor {
         for target in &vip.targets {
             let route = self.route(key_of(vip), target.address.ip())?;
             let (hop, probing) = (Hop::Nowhere, Probing::default());
-            members.push(Member { route, hop, takes: false, probing, live: 0 });
+            members.push(Member { route, hop, takes: false, probing, fault: None, live: 0 });
         }
         let routes: Vec<u32> = members.iter().map(|member| member.route).collect();
         self.forwarding.begin(index, &routes, &given).map_err(in_words)?;
@@ -419,6 +422,9 @@ impl Distributor {
             let changes = service.distribution.listens(target, is_there);
             let why = if is_there { "its host answers" } else { "its host does not answer" };
             roster::report(&service.distribution, &changes, why);
+            if !is_there {
+                service.members[target].fault = None;
+            }
             self.lead(service, target, hop);
         }
     }
@@ -580,20 +586,15 @@ impl Distributor {
         change: impl FnOnce(&mut Distribution, usize) -> Result<Vec<Change>, Refusal>,
     ) -> Result<String, String> {
         self.may_change()?;
-        let (at, target) = roster::find(self.vips(), name)?;
         let mut services = std::mem::take(&mut self.services);
-        let service = &mut services[at];
-        let changes = change(&mut service.distribution, target);
-        if let Ok(changes) = &changes {
-            roster::report(&service.distribution, changes, "the operator's word");
-            self.put(service);
-        }
-        let state = service.distribution.state(target);
+        let mut all: Vec<_> = services.iter_mut().map(|it| &mut it.distribution).collect();
+        let done = roster::change(&mut all, name, change).map(|(at, done)| {
+            self.put(&mut services[at]);
+            done
+        });
         self.services = services;
         self.note_vips();
-        changes
-            .map(|_| format!("{name} is {state}"))
-            .map_err(|refusal| format!("{name}: {refusal}"))
+        done
     }
 
     fn may_change(&self) -> Result<(), String> {
@@ -623,7 +624,7 @@ impl Distributor {
                 pid: None,
                 program: None,
                 is_marked: false,
-                fault: None,
+                fault: member.fault.map(str::to_owned),
                 link: Some(link_status(member.hop, packets, bytes)),
             }
         });
@@ -808,15 +809,21 @@ impl Direct for Distributor {
         due
     }
 
-    fn probed(&mut self, question: &Question, has_passed: bool) {
+    fn probed(&mut self, question: &Question, outcome: Outcome) {
         let mut services = std::mem::take(&mut self.services);
         let is_it = |service: &&mut Service| service.distribution.vip().name == question.vip;
         if let Some(service) = services.iter_mut().find(is_it) {
             let targets = &service.distribution.vip().targets;
             if let Some(target) = targets.iter().position(|it| it.address == question.target) {
-                service.members[target].probing.answered();
-                let changes = service.distribution.probed(target, has_passed);
-                roster::report(&service.distribution, &changes, "its probe");
+                let member = &mut service.members[target];
+                member.probing.answered();
+                member.fault = match outcome {
+                    Outcome::LacksSmc(why) => Some(why),
+                    Outcome::Serves | Outcome::Fails => None,
+                };
+                let why = member.fault.unwrap_or("its probe");
+                let changes = service.distribution.probed(target, outcome == Outcome::Serves);
+                roster::report(&service.distribution, &changes, why);
                 self.put(service);
             }
         }
@@ -883,7 +890,12 @@ impl Service {
         let vip = self.distribution.vip();
         let members = vip.targets.iter().zip(&mut self.members);
         let there = members.filter(|(_, member)| member.hop != Hop::Nowhere);
-        there.filter_map(|(terms, member)| member.probing.ask(vip, terms.address, now)).collect()
+        let ask = |(terms, member): (&Target, &mut Member)| {
+            let witness = if member.hop == Hop::Here { Witness::Here } else { Witness::There };
+            let witness = (vip.smc == SmcUse::Require).then_some(witness);
+            member.probing.ask(vip, terms.address, witness, now)
+        };
+        there.filter_map(ask).collect()
     }
 }
 

@@ -9,8 +9,41 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
+use super::roster::{Question, Witness};
+use super::{inquiry, presence};
+
+/// What has come of a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Serves,
+    Fails,
+    /// It serves, and does not speak SMC, though it has to: why not, as far as is known.
+    LacksSmc(&'static str),
+}
+
+/// Asks a target.
+pub(super) async fn outcome(question: &Question) -> Outcome {
+    const PLAIN: &str = "its server does not run under Sidestep";
+    const SILENT: &str =
+        "`sidestep distributor target` does not say there whether the server speaks SMC";
+    let Question { probe, target, .. } = question;
+    if !passes(probe, *target).await {
+        return Outcome::Fails;
+    }
+    let speaks = match question.witness {
+        None => return Outcome::Serves,
+        Some(Witness::Here) => Some(presence::has_marker(target.port())),
+        Some(Witness::There) => inquiry::speaks_smc(*target, probe.timeout).await,
+    };
+    match speaks {
+        Some(true) => Outcome::Serves,
+        Some(false) => Outcome::LacksSmc(PLAIN),
+        None => Outcome::LacksSmc(SILENT),
+    }
+}
+
 /// Whether a target passes now. It is asked at its own address, never through the VIP.
-pub(super) async fn passes(probe: &Probe, target: SocketAddr) -> bool {
+async fn passes(probe: &Probe, target: SocketAddr) -> bool {
     let passes = async {
         match &probe.kind {
             ProbeKind::Listens => true,

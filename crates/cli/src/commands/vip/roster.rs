@@ -1,17 +1,28 @@
 //! What both daemons of VIPs do with names, states and probes of targets.
 
+use std::net::SocketAddr;
 use std::time::Instant;
 
-use sidestep_distributor::{Change, Distribution, Probe, ProbeKind, Vip};
-use std::net::SocketAddr;
+use sidestep_distributor::{Change, Distribution, Probe, ProbeKind, Refusal, Vip};
 
 use crate::commands::vip_status::{TargetStatus, VipStatus};
 
 /// A probe that is due.
 pub(super) struct Question {
     pub(super) probe: Probe,
+    /// Who says whether its server speaks SMC, if it has to.
+    pub(super) witness: Option<Witness>,
     pub(super) target: SocketAddr,
     pub(super) vip: String,
+}
+
+/// Who knows whether a target's server speaks SMC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Witness {
+    /// This host, whose own target it is.
+    Here,
+    /// The target's host.
+    There,
 }
 
 /// The probes of one target: when the next one is due, and whether one is under way.
@@ -23,14 +34,20 @@ pub(super) struct Probing {
 
 impl Probing {
     /// The probe of a target that serves as far as is known, if it is due.
-    pub(super) fn ask(&mut self, vip: &Vip, target: SocketAddr, now: Instant) -> Option<Question> {
+    pub(super) fn ask(
+        &mut self,
+        vip: &Vip,
+        target: SocketAddr,
+        witness: Option<Witness>,
+        now: Instant,
+    ) -> Option<Question> {
         let is_due = self.due.is_none_or(|due| now >= due);
-        if vip.probe.kind == ProbeKind::Listens || self.is_under_way || !is_due {
+        if !vip.is_probed() || self.is_under_way || !is_due {
             return None;
         }
         self.is_under_way = true;
         self.due = Some(now + vip.probe.interval);
-        Some(Question { probe: vip.probe.clone(), target, vip: vip.name.clone() })
+        Some(Question { probe: vip.probe.clone(), witness, target, vip: vip.name.clone() })
     }
 
     /// It has come to an end.
@@ -40,7 +57,7 @@ impl Probing {
 }
 
 /// VIP and target, by their places: `VIP/TARGET`, or the name of a target that only one VIP has.
-pub(super) fn find<'a>(
+fn find<'a>(
     all: impl Iterator<Item = &'a Vip> + Clone,
     name: &str,
 ) -> Result<(usize, usize), String> {
@@ -58,6 +75,18 @@ pub(super) fn find<'a>(
         ([], _) => Err(format!("no target {name}; there are: {}", all_targets(all))),
         _ => Err(format!("several VIPs have a target {name}; say VIP/{name}")),
     }
+}
+
+/// Has a target of this name drained, or resumed. Returns the place of its VIP, and what has changed, in words.
+pub(super) fn change(
+    all: &mut [&mut Distribution],
+    name: &str,
+    change: impl FnOnce(&mut Distribution, usize) -> Result<Vec<Change>, Refusal>,
+) -> Result<(usize, String), String> {
+    let (at, target) = find(all.iter().map(|it| it.vip()), name)?;
+    let changes = change(all[at], target).map_err(|refusal| format!("{name}: {refusal}"))?;
+    report(all[at], &changes, "the operator's word");
+    Ok((at, format!("{name} is {}", all[at].state(target))))
 }
 
 fn all_targets<'a>(all: impl Iterator<Item = &'a Vip>) -> String {
@@ -115,6 +144,7 @@ pub(super) fn status(vip: &Vip, targets: Vec<TargetStatus>) -> VipStatus {
         probe_timeout_s: vip.probe.timeout.as_secs_f64(),
         rise: vip.probe.rise,
         fall: vip.probe.fall,
+        smc: vip.smc.name().to_owned(),
         has_marker: false,
         is_announced: false,
         link: None,

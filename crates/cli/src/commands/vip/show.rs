@@ -143,6 +143,9 @@ fn terms(vip: &VipStatus) -> String {
             vip.fall
         ),
     };
+    if vip.smc == "require" {
+        text += "  targets that speak SMC alone\n";
+    }
     if let Some(link) = &vip.link {
         text += &of_link(link);
     }

@@ -15,8 +15,8 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 
 use super::store::Secret;
 
-/// At which port a distributor listens: that of RFC 7609, as it were.
-pub(super) const PORT: u16 = 7609;
+pub(super) use crate::commands::vip::inquiry::PORT;
+
 /// Bytes of a message.
 pub(super) const LEN: usize = SEAL + 16;
 

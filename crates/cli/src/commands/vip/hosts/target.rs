@@ -18,6 +18,7 @@ use crate::args::DistributorTargetArgs;
 use crate::commands::systemd::tell_systemd;
 use crate::commands::vip::daemon;
 use crate::commands::vip::error::VipError;
+use crate::commands::vip::inquiry;
 use crate::commands::{logging, signals};
 
 /// Until SIGTERM or SIGINT.
@@ -51,6 +52,13 @@ pub(super) fn execute(args: &DistributorTargetArgs) -> Result<(), VipError> {
         return Err(VipError::Refused(format!(
             "{missing} cannot be put on `lo`: run as root, or with CAP_NET_ADMIN"
         )));
+    }
+    if let Err(error) = inquiry::answer_all(vips.iter().any(IpAddr::is_ipv6)) {
+        log::warn!(
+            "distributors that ask whether servers here speak SMC have no answer, on UDP port {}: {error}; VIPs with smc = \
+             \"require\" take this host for one that does not",
+            inquiry::PORT
+        );
     }
     let names: Vec<String> = vips.iter().map(IpAddr::to_string).collect();
     daemon::say("sidestep distributor", &format!("this host serves {}", names.join(", ")))?;
