@@ -73,6 +73,8 @@ pub(crate) enum Helper {
     L4CsumReplace = 11,
     /// Goes on in the program at place `R3` of map `R2`, with context `R1`; returns if there is none.
     TailCall = 12,
+    /// `R0` = the user of the process that runs, and above it (32 bits) its group, as numbers of the host.
+    CurrentUidGid = 15,
     /// The packet is to leave by the interface of number `R1`, with flags `R2`; `R0` is the verdict that says so.
     Redirect = 23,
     /// Copies `R4` bytes from offset `R2` of packet `R1` to `R3`; `R0` is negative if it is shorter.

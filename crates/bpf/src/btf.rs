@@ -1,18 +1,19 @@
-//! The types of one map, as the kernel wants to be told them (BTF).
+//! The types of maps, as the kernel wants to be told them (BTF).
 //!
 //! A map is defined by a struct whose members say by their types what the map is: a
 //! pointer to an array of 24 elements says 24, a pointer to a type says that type.
 //!
 //! ```text
 //!  number  type
-//!    1     int                    the key
-//!    2     an integer as long      the value
-//!  3, 4    int[kind], pointer     "type"
-//!  5, 6    int[flags], pointer    "map_flags"
-//!  7, 8    pointers to 1 and 2    "key", "value"
-//!    9     the struct
-//!   10     a variable of it, with the name of the map
-//!   11     the section `.maps`, in which it lies
+//!    1     int                    a key
+//!                                 of each map:
+//!   +1     int[length / 4]        the value
+//!  +2, +3  int[kind], pointer     "type"
+//!  +4, +5  int[flags], pointer    "map_flags"
+//!  +6, +7  pointers to both       "key", "value"
+//!   +8     the struct
+//!   +9     a variable of it, with the name of the map
+//!  last    the section `.maps`, in which the variables lie
 //! ```
 //!
 //! *Source*: `Documentation/bpf/btf.rst`. A type is its name (a place among the
@@ -24,30 +25,43 @@ use crate::map::MapDefinition;
 /// Bytes of the variable: a pointer for each member of the struct.
 pub(crate) const DEFINITION_LEN: usize = 4 * POINTER_LEN as usize;
 
-/// **Panics** if the key or the value has another length than the types above.
-pub(crate) fn of_map(map: &MapDefinition) -> Vec<u8> {
-    assert!(map.key_len == 4 && [8, 16].contains(&map.value_len), "the types of {}", map.name);
+/// **Panics** if a key or a value has another length than the types above.
+pub(crate) fn of_maps(maps: &[&MapDefinition]) -> Vec<u8> {
     let mut strings = Strings::default();
     let mut types = Types::default();
     types.add(strings.add("int"), INT, 0, 4, &[32]);
-    types.add(strings.add("state"), INT, 0, map.value_len, &[map.value_len * 8]);
-    for number in [map.kind as u32, map.flags()] {
-        let array = types.add(0, ARRAY, 0, 0, &[1, 1, number]);
-        types.add(0, POINTER, 0, array, &[]);
+    let mut variables = Vec::new();
+    for (place, map) in (0..).zip(maps) {
+        let variable = add_map(map, &mut types, &mut strings);
+        let size = DEFINITION_LEN as u32;
+        variables.extend([variable, place * size, size]);
     }
-    types.add(0, POINTER, 0, 1, &[]);
-    types.add(0, POINTER, 0, 2, &[]);
-    let members = [("type", 4), ("map_flags", 6), ("key", 7), ("value", 8)];
-    let members: Vec<u32> = (0..)
-        .zip(members)
-        .flat_map(|(at, (name, number))| [strings.add(name), number, at * POINTER_LEN * 8])
-        .collect();
-    let size = DEFINITION_LEN as u32;
-    let structure = types.add(0, STRUCT, 4, size, &members);
-    let variable = types.add(strings.add(map.name), VARIABLE, 0, structure, &[GLOBAL]);
-    types.add(strings.add(".maps"), SECTION, 1, size, &[variable, 0, size]);
+    let (count, size) = (maps.len() as u32, (maps.len() * DEFINITION_LEN) as u32);
+    types.add(strings.add(".maps"), SECTION, count, size, &variables);
     file(&types.bytes, &strings.bytes)
 }
+
+/// Returns the number of its variable.
+fn add_map(map: &MapDefinition, types: &mut Types, strings: &mut Strings) -> u32 {
+    assert!(map.key_len == 4 && map.value_len.is_multiple_of(4), "the types of {}", map.name);
+    let array_of = |types: &mut Types, len| types.add(0, ARRAY, 0, 0, &[KEY, KEY, len]);
+    let value = array_of(types, map.value_len / 4);
+    let of_numbers = [map.kind as u32, map.flags()].map(|number| {
+        let array = array_of(types, number);
+        types.add(0, POINTER, 0, array, &[])
+    });
+    let of_types = [KEY, value].map(|it| types.add(0, POINTER, 0, it, &[]));
+    let members = ["type", "map_flags", "key", "value"].into_iter();
+    let members: Vec<u32> = (0..)
+        .zip(members.zip([of_numbers, of_types].concat()))
+        .flat_map(|(at, (name, number))| [strings.add(name), number, at * POINTER_LEN * 8])
+        .collect();
+    let structure = types.add(0, STRUCT, 4, DEFINITION_LEN as u32, &members);
+    types.add(strings.add(map.name), VARIABLE, 0, structure, &[GLOBAL])
+}
+
+/// The number of the type of keys.
+const KEY: u32 = 1;
 
 // Kinds of types (`BTF_KIND_*`).
 const INT: u32 = 1;

@@ -7,6 +7,7 @@ mod forwarded;
 mod frame;
 mod groups;
 mod log;
+mod partners;
 mod pins;
 mod programs;
 mod question;
@@ -35,6 +36,7 @@ use crate::{bpf_call, object_file};
 pub use enforcement::Enforcement;
 pub use groups::{GroupNumbers, NumberedGroup};
 pub use log::{Identity, LINES_MAX, Log, LogLine, Totals};
+pub use partners::tell_partner;
 pub use question::is_denied;
 pub use rule_set::RuleSet;
 
@@ -242,7 +244,7 @@ impl Filter {
     /// A loader of sets, with the maps that all of them write to.
     fn shared(&self) -> EbpfLoader<'static> {
         let mut loader = EbpfLoader::new();
-        for map in log::MAPS.into_iter().chain([groups::MAP]) {
+        for map in log::MAPS.into_iter().chain([groups::MAP, partners::MAP]) {
             loader.map_pin_path(map.name, self.pins.join(map.name));
         }
         loader
@@ -405,7 +407,8 @@ struct Set {
 
 impl Set {
     fn load(loader: &mut EbpfLoader<'_>, rules: &RuleSet<'_>, slot: u8) -> Result<Self, BpfError> {
-        let maps = [&programs::set_maps(rules)[..], &log::MAPS, &[groups::MAP]].concat();
+        let shared = [groups::MAP, partners::MAP];
+        let maps = [&programs::set_maps(rules)[..], &log::MAPS, &shared].concat();
         let [arrives, leaves] = WAYS.map(|way| judge_of(rules, slot, way));
         let forwarded = judge_of(rules, slot, FORWARDED);
         let judges = [arrives, leaves, answer::judge(rules), forwarded];

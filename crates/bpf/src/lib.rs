@@ -12,7 +12,7 @@
 //! | [`assembler`] | instructions, labels, references to maps |
 //! | [`map`] | maps that programs keep things in |
 //! | [`object_file`] | the object file of maps and programs |
-//! | [`btf`] | the types of a map, where the kernel wants them |
+//! | [`btf`] | the types of maps, where the kernel wants them |
 //! | [`loaded`] | programs that the kernel has, by their names |
 //! | [`bpf_call`] | what aya does not ask the kernel for |
 //! | [`key`] | the addresses of a socket, as programs see them |
@@ -54,7 +54,7 @@ pub use cgroup::Cgroup;
 pub use error::BpfError;
 pub use filter::{
     Enforcement, Filter, GroupNumbers, Hits, Identity, LINES_MAX, Log, LogLine, NumberedGroup,
-    RuleSet, Totals, is_denied,
+    RuleSet, Totals, is_denied, tell_partner,
 };
 pub use forwarding::{FLOWS_MAX, Flow, Forwarding, Hop, Lease, ROUTES_MAX, Tally};
 pub use others::{PacketProgram, packet_programs};

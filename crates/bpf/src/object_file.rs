@@ -58,14 +58,16 @@ fn add_maps(file: &mut Object<'_>, maps: &[MapDefinition]) -> Vec<(&'static str,
         file.add_symbol_data(symbol, section, &map.bytes(), 4);
         symbols.push((map.name, symbol));
     }
-    for map in typed {
+    if !typed.is_empty() {
         let types = file.add_section(data.clone(), b".BTF".to_vec(), SectionKind::Other);
-        file.append_section_data(types, &btf::of_map(map), 4);
-        let section = file.add_section(data.clone(), b".maps".to_vec(), SectionKind::Data);
-        let symbol = file.add_symbol(symbol(map.name, SymbolKind::Data));
-        // What stands there is not read: the types say all.
-        file.add_symbol_data(symbol, section, &[0; btf::DEFINITION_LEN], 8);
-        symbols.push((map.name, symbol));
+        file.append_section_data(types, &btf::of_maps(&typed), 4);
+        let section = file.add_section(data, b".maps".to_vec(), SectionKind::Data);
+        for map in typed {
+            let symbol = file.add_symbol(symbol(map.name, SymbolKind::Data));
+            // What stands there is not read: the types say all.
+            file.add_symbol_data(symbol, section, &[0; btf::DEFINITION_LEN], 8);
+            symbols.push((map.name, symbol));
+        }
     }
     symbols
 }

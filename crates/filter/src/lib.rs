@@ -19,6 +19,7 @@
 //! | [`groups`] | [`Groups`]: control groups as numbers |
 //! | [`packet`] | [`Packet`]: what a rule looks at |
 //! | [`region`] | a rule as ranges of numbers, and a packet as a point in them |
+//! | [`derived`] | [`rules_of_links`]: rules that follow from the links of a gateway |
 //! | [`compiler`] | [`compile`]: from the list to the graph, within bounds |
 //! | [`graph`] | [`Graph`]: the decisions, their layout in memory, the walk |
 //! | [`report`] | [`Report`]: what an operator should know of a list |
@@ -30,6 +31,7 @@
 
 mod compile_error;
 mod compiler;
+mod derived;
 pub mod graph;
 mod groups;
 mod import;
@@ -44,6 +46,7 @@ mod rule;
 
 pub use compile_error::CompileError;
 pub use compiler::{Addition, Compiled, compile};
+pub use derived::rules_of_links;
 pub use graph::{Graph, GraphError, Verdict};
 pub use groups::Groups;
 pub use import::{Entry, Format, Imported, import};

@@ -30,6 +30,7 @@ use thiserror::Error;
 
 use crate::interfaces::Interface;
 use crate::nic::Nic;
+use crate::partners::Partners;
 use crate::settings::{AdapterChoice, Spot};
 
 // ---- what the host has --------------------------------------------------------------------------
@@ -329,7 +330,7 @@ impl Place {
                     rnic.spoil(plan);
                 }
                 log::info!("a soft RNIC is used at {address}, as it was asked for");
-                (Nic::Soft(rnic), roce_mtu(interface.mtu))
+                (Nic::Soft(rnic, Partners::default()), roce_mtu(interface.mtu))
             }
         };
         let mtu = bytes.and_then(mtu_of_bytes).ok_or(Absence::TooNarrow(interface.mtu))?;

@@ -482,8 +482,12 @@ impl Gateway {
                         }
                         // It has the other lines from then on.
                         Some(Request::Replace) => return self.give_way(number, now),
-                        Some(Request::Status) => self.control.tell(number, &self.status()),
+                        Some(Request::Status) => {
+                            let status = self.status();
+                            self.control.tell(number, &status);
+                        }
                         Some(Request::RulesChanged) => {
+                            self.tell_partners_again();
                             let denied = self.judge_again();
                             self.control.tell_denied(number, denied);
                         }
@@ -818,6 +822,15 @@ impl Gateway {
         u32::try_from(denied.len()).unwrap_or(u32::MAX)
     }
 
+    /// The IP filter may be another one.
+    fn tell_partners_again(&mut self) {
+        for place in &self.places {
+            if let Some(Nic::Soft(rnic, partners)) = self.host.device(place.id) {
+                partners.tell_again(rnic);
+            }
+        }
+    }
+
     fn finish(&mut self, number: u64, end: End) {
         let Some(session) = self.release(number) else { return };
         log::debug!("connection {number} is over: {end:?}");
@@ -848,12 +861,14 @@ impl Gateway {
 // ---- status -------------------------------------------------------------------------------------
 
 impl Gateway {
-    fn status(&self) -> Status {
+    fn status(&mut self) -> Status {
+        let partners = self.partners().collect();
         let tally = self.host.tally();
         let (rules, refusals) = self.protection.status();
         Status {
             rules,
             refusals,
+            partners,
             adapters: self.host.adapters().filter_map(|it| self.adapter_status(&it)).collect(),
             links: self.host.links().map(|it| self.link_status(&it)).collect(),
             connections: self.connections().collect(),
@@ -867,6 +882,18 @@ impl Gateway {
             drains: self.drain.is_some(),
             predecessors: self.predecessors.iter().map(|it| it.process).collect(),
         }
+    }
+
+    /// The ends of links that the IP filter knows, the own one first.
+    fn partners(&mut self) -> impl Iterator<Item = [IpAddr; 2]> {
+        let Self { places, host, .. } = self;
+        places.iter().flat_map(|place| {
+            let told: Vec<IpAddr> = match host.device(place.id) {
+                Some(Nic::Soft(_, partners)) => partners.told().collect(),
+                _ => Vec::new(),
+            };
+            told.into_iter().map(|partner| [place.address, partner])
+        })
     }
 
     fn connections(&self) -> impl Iterator<Item = status::Connection> {

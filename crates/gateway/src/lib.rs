@@ -31,6 +31,7 @@
 //! | [`netlink`] | questions to the kernel |
 //! | `protection`, `handshakes` | TLS: rules with their keys, and threads for what costs CPU |
 //! | `migration` | a link group with its sessions as a memory file, for the gateway that has this one's place |
+//! | `partners` | the other ends of a soft RNIC's links, of which the IP filter is told |
 //! | `poller` | the epoll set, and what its numbers mean |
 //! | `rivalry` | SMC-R and TCP set side by side, server by server |
 //! | `spare` | what is left when descriptors are used up |
@@ -79,6 +80,7 @@ mod migration;
 pub mod netlink;
 mod nic;
 mod output;
+mod partners;
 mod poller;
 mod protection;
 mod rivalry;

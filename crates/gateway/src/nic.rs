@@ -16,12 +16,14 @@ use sidestep_rdma::soft::Rnic;
 use sidestep_rdma::verbs::{Adapter, Notice};
 use sidestep_wire::{Psn, QpNumber, Rkey, RmbAddress};
 
+use crate::partners::Partners;
+
 /// A device of either kind.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "there are eight at most")]
 pub(crate) enum Nic {
-    /// RoCEv2 over a UDP socket.
-    Soft(Rnic),
+    /// RoCEv2 over a UDP socket, and what the IP filter knows of it.
+    Soft(Rnic, Partners),
     /// An RDMA device of the kernel, by libibverbs.
     Verbs(Adapter),
 }
@@ -30,7 +32,7 @@ pub(crate) enum Nic {
 macro_rules! either {
     ($nic:expr, $device:ident => $result:expr) => {
         match $nic {
-            Nic::Soft($device) => $result,
+            Nic::Soft($device, _) => $result,
             Nic::Verbs($device) => $result,
         }
     };
@@ -41,7 +43,7 @@ impl Nic {
     /// which the kernel tells.
     pub(crate) fn poll_notice(&mut self) -> Option<Notice> {
         match self {
-            Self::Soft(_) => None,
+            Self::Soft(..) => None,
             Self::Verbs(adapter) => adapter.poll_notice(),
         }
     }
@@ -57,6 +59,9 @@ impl Device for Nic {
     }
 
     fn ready_to_receive(&mut self, qp: QpNumber, address: IpAddr, peer: Peer) -> Readiness {
+        if let Self::Soft(rnic, partners) = self {
+            partners.join(rnic, qp, address);
+        }
         either!(self, device => device.ready_to_receive(qp, address, peer))
     }
 
@@ -104,6 +109,9 @@ impl Device for Nic {
 
     fn destroy(&mut self, qp: QpNumber, now: Duration) {
         either!(self, device => device.destroy(qp, now));
+        if let Self::Soft(rnic, partners) = self {
+            partners.leave(rnic, qp);
+        }
     }
 
     fn at_rest(&self, qp: QpNumber) -> Option<AtRest> {
@@ -112,9 +120,15 @@ impl Device for Nic {
 
     fn take_out(&mut self, qp: QpNumber) {
         either!(self, device => Device::take_out(device, qp));
+        if let Self::Soft(rnic, partners) = self {
+            partners.leave(rnic, qp);
+        }
     }
 
     fn put_in(&mut self, qp: &AtRest) -> bool {
+        if let Self::Soft(rnic, partners) = self {
+            partners.join(rnic, qp.number, qp.address);
+        }
         either!(self, device => device.put_in(qp))
     }
 

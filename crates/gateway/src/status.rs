@@ -55,6 +55,9 @@ pub struct Status {
     /// Connections that were not protected, and so have ended: the latest last.
     #[serde(default)]
     pub refusals: Vec<Refusal>,
+    /// Ends of links between which the IP filter of the host lets RoCEv2 pass, and from nowhere else: the own one first.
+    #[serde(default)]
+    pub partners: Vec<[IpAddr; 2]>,
     /// The process.
     #[serde(default)]
     pub process: u32,
@@ -376,7 +379,7 @@ impl Status {
         self.predecessors.iter().filter_map(ask).collect()
     }
 
-    /// The same as [`ask`](Self::ask), with the connections and links of the gateways before this one.
+    /// The same as [`ask`](Self::ask), with the connections, links and partners of the gateways before this one.
     ///
     /// # Errors
     ///
@@ -386,6 +389,7 @@ impl Status {
         for mut one in all.ask_predecessors() {
             all.links.append(&mut one.links);
             all.connections.append(&mut one.connections);
+            all.partners.append(&mut one.partners);
         }
         Ok(all)
     }

@@ -1,4 +1,6 @@
-//! What Sidestep asks the IP filter of the host about a connection, of which no packet would tell.
+//! What Sidestep asks the IP filter of the host, and what it tells it, of which no packet would tell.
+//!
+//! # Questions
 //!
 //! The filter judges packets (`sidestep filter` is a
 //! set of BPF programs on a control group). What goes by shared memory or RDMA has none, so one of the programs
@@ -18,6 +20,25 @@
 //! |---|---|---|
 //! | 0 | 4 | the user whose the socket is, in the machine's order |
 //! | 4 | 4 | the index of the interface that its packets take, in the machine's order; 0: not known |
+//!
+//! # Link partners
+//!
+//! The gateway has links to adapters of other hosts, and their packets go by two UDP sockets of each soft RNIC: one at port
+//! 4791 receives, the other sends. Of each link it tells both sockets the [`Partner`]. As long as it has one, the socket at port
+//! 4791 hears partners alone. What was told goes with the socket. The filter believes root.
+//!
+//! | Answer | Means |
+//! |---|---|
+//! | 0 | the filter has noted it |
+//! | `EPERM` | the caller is not root, or the socket has [`PARTNERS_MAX`] partners |
+//! | `ENOPROTOOPT` | the kernel answers: no filter is in force for this socket |
+//!
+//! | Off | Len | Field, in the machine's order |
+//! |---|---|---|
+//! | 0 | 16 | the address, as four numbers: those of IPv6, or IPv4's and three times 0 |
+//! | 16 | 8 | the process that tells it, which is not 0: a gateway and the one that replaces it share a socket |
+
+use core::net::IpAddr;
 
 /// "SMCF". No protocol of Linux has this level.
 pub const LEVEL: i32 = i32::from_be_bytes(*b"SMCF");
@@ -25,6 +46,12 @@ pub const LEVEL: i32 = i32::from_be_bytes(*b"SMCF");
 pub const OUT: i32 = 1;
 /// The option: what of those that arrive?
 pub const IN: i32 = 2;
+/// The option: the gateway has links to this partner.
+pub const LINKED: i32 = 3;
+/// The option: it has none any more.
+pub const UNLINKED: i32 = 4;
+/// Partners of one socket.
+pub const PARTNERS_MAX: usize = 256;
 
 /// The value of the option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,9 +80,53 @@ impl Question {
     }
 }
 
+/// The value of [`LINKED`] and [`UNLINKED`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Partner {
+    /// Where the adapter is.
+    pub address: IpAddr,
+    /// The process that has the links.
+    pub process: u32,
+}
+
+impl Partner {
+    /// Bytes of a value.
+    pub const LEN: usize = 24;
+    /// Where the process stands in it.
+    pub const PROCESS_AT: usize = 16;
+
+    /// As the program reads it.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; Self::LEN] {
+        let number = match self.address {
+            IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
+            IpAddr::V6(address) => address.to_bits(),
+        };
+        let mut bytes = [0; Self::LEN];
+        for (word, shift) in [96, 64, 32, 0].into_iter().enumerate() {
+            bytes[4 * word..][..4].copy_from_slice(&((number >> shift) as u32).to_ne_bytes());
+        }
+        bytes[Self::PROCESS_AT..].copy_from_slice(&u64::from(self.process).to_ne_bytes());
+        bytes
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_partner_stands_as_a_packet_s_key_has_it() {
+        let words = |address: &str| {
+            let bytes = Partner { address: address.parse().unwrap(), process: 7 }.to_bytes();
+            std::array::from_fn(|at| u32::from_ne_bytes(bytes[4 * at..][..4].try_into().unwrap()))
+        };
+        let process = u64::from(7u32).to_ne_bytes();
+        let half = |at: usize| u32::from_ne_bytes(process[at..at + 4].try_into().unwrap());
+        assert_eq!(words("10.1.2.3"), [0x0a01_0203, 0, 0, 0, half(0), half(4)]);
+        let of_ipv6 = [0x2001_0db8, 0, 1, 2, half(0), half(4)];
+        assert_eq!(words("2001:db8::1:0:2"), of_ipv6);
+    }
 
     #[test]
     fn both_numbers_stand_where_the_program_reads_them() {

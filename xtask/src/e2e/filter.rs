@@ -103,16 +103,28 @@ impl Rules {
 
     /// Puts one rule into force, by which so much is reset. When the command had done its work.
     pub(super) fn apply(&self, group: &Path, rule: &str, reset: &str) -> Result<SystemTime> {
-        fs::write(&self.list, format!("{rule}\n"))?;
-        let mut command = Command::new("nsenter");
-        command.args(["--mount", "--target", &self.keeper.to_string()]);
-        command.arg(&self.sidestep).args(["filter", "apply"]).arg(&self.list);
-        command.arg("--cgroup").arg(group);
-        let said = launch::run(command, HANG)?;
+        let said = self.put(group, rule)?;
         let returned = SystemTime::now();
         let wanted = format!("reset: {reset}");
         ensure!(said.contains(&wanted), "not '{wanted}': {said}");
         Ok(returned)
+    }
+
+    /// Puts rules into force, and says what the command says.
+    pub(super) fn put(&self, group: &Path, rules: &str) -> Result<String> {
+        fs::write(&self.list, format!("{rules}\n"))?;
+        let mut command = Command::new("nsenter");
+        command.args(&self.words()[1..]).args(["filter", "apply"]).arg(&self.list);
+        command.arg("--cgroup").arg(group);
+        launch::run(command, HANG)
+    }
+
+    /// The begin of a command line by which `sidestep` sees these rules.
+    pub(super) fn words(&self) -> [String; 5] {
+        let word = str::to_owned;
+        let sidestep = self.sidestep.to_string_lossy().into_owned();
+        let keeper = self.keeper.to_string();
+        [word("nsenter"), word("--mount"), word("--target"), keeper, sidestep]
     }
 }
 

@@ -123,16 +123,19 @@ fn each_stays_in_its_family(stage: &Stage<'_>) -> Result<()> {
     scene.conclude(bytes).map(drop)
 }
 
-/// Rules of the IP filter deny connections that go by RDMA, idle ones: both ends are reset, and new ones are not made.
+/// Connections go by RDMA under a list that denies what no rule permits, because the links make rules of their own. Rules
+/// that deny connections reset them, idle ones, at both ends, and new ones are not made.
 pub(crate) fn filter(stage: &Stage<'_>) -> Result<String> {
     const CONNECTIONS: usize = 5;
     let rules = Rules::prepare(stage)?;
     let scene = Scene::set(stage, Ground::ONE_CABLE, false)?;
+    let group = scene.hosts.client.group();
+    rules.put(group, "permit tcp any any\ndefault deny")?;
     let mut server = scene.echo_server()?;
     let mut client = scene.echo_client(SERVER)?;
     talk(&mut client, &format!("{CONNECTIONS} 20"))?;
     ensure!(scene.hosts.bytes_sent()? > 0, "no byte has gone by RDMA");
-    let group = scene.hosts.client.group();
+    must_have_derived(&scene.hosts.client, &rules)?;
     let rule = format!("deny tcp any any:{PORT} out");
     rules.apply(group, &rule, &format!("{CONNECTIONS} connections by the gateway"))?;
     client.say("reset")?;
@@ -140,6 +143,23 @@ pub(crate) fn filter(stage: &Stage<'_>) -> Result<String> {
     server.must_be_alive()?;
     client.finish(HANG)?;
     Ok(format!("{CONNECTIONS} connections by RDMA were reset"))
+}
+
+/// `sidestep filter list` shows what follows from the link between the two hosts, before the list.
+fn must_have_derived(host: &Host, rules: &Rules) -> Result<()> {
+    let list = [&rules.words()[..], &["filter", "list", "--json"].map(str::to_owned)].concat();
+    let list: Vec<&str> = list.iter().map(String::as_str).collect();
+    let said = launch::run(host.command(&list), HANG)?;
+    let rows: Vec<Value> = serde_json::from_str(&said).context("sidestep filter list")?;
+    let derived = rows.iter().take_while(|row| row["derived"] == true);
+    let derived: Vec<&str> = derived.filter_map(|row| row["rule"].as_str()).collect();
+    let wanted = [
+        format!("permit udp {CLIENT} {SERVER}:4791 out"),
+        format!("permit udp {SERVER} {CLIENT}:4791 in"),
+        format!("deny udp any {CLIENT}:4791 in"),
+    ];
+    ensure!(derived == wanted, "{said}");
+    Ok(())
 }
 
 /// Hosts without a UEID in common: the bytes go by TCP, both ends say why, and after some connections the server is

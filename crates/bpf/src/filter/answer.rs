@@ -14,6 +14,7 @@ use sidestep_wire::verdict::{self, Question};
 use super::entry;
 use super::frame::{Answers, key};
 use super::groups::store_mark;
+use super::partners;
 use super::programs::{JUDGES_ASKED, clear_key, pass_on, sock, walk};
 use super::rule_set::RuleSet;
 use crate::assembler::Assembler;
@@ -68,13 +69,18 @@ impl End {
     const DESTINATION: Self = Self { address: field::DESTINATION, port: field::DESTINATION_PORT };
 }
 
-/// What is no question passes.
+/// What is no question passes. What the gateway tells is noted, whatever list is in force.
 pub(super) fn gate() -> Program {
     let mut a = Assembler::default();
     a.mov(R6, R1);
     a.load_32(R1, R6, sockopt::LEVEL);
     a.jump_if_not_equal(R1, verdict::LEVEL, "open");
+    a.load_32(R7, R6, sockopt::OPTNAME);
+    a.jump_if_equal(R7, verdict::LINKED, "told");
+    a.jump_if_equal(R7, verdict::UNLINKED, "told");
     pass_on(&mut a, JUDGES_ASKED, ANSWERS);
+    a.label("told");
+    partners::note(&mut a);
     Program { name: GATE_ASKED, section: SECTION, code: a.finish() }
 }
 

@@ -190,6 +190,8 @@ fn marker(id: u64) -> Program {
     a.mov(R6, R1);
     a.load_32(R1, R6, sockopt::LEVEL);
     a.jump_if_not_equal(R1, verdict::LEVEL, "end");
+    a.load_32(R1, R6, sockopt::OPTNAME);
+    a.jump_if_above(R1, verdict::IN, "end");
     load_mark(&mut a, R7, "end");
     a.jump_if_not_equal(R1, 0, "end");
     a.store_immediate_32(R10, PLACE, 0);

@@ -27,6 +27,8 @@
 //!
 //! Connections in shared memory or by RDMA have no packets. [`answer`](super::answer) answers for them, by the same walk.
 //!
+//! Packets of links to other hosts pass by what the gateway has told of them: [`partners`].
+//!
 //! # What is counted
 //!
 //! For each rule how often a walk has ended with it, and when last. Packets whose verdict was kept
@@ -44,7 +46,7 @@ use super::frame::{Answers, HEADER, Hook, KEY, PLACE, VERDICT, key, skb};
 use super::log;
 use super::rule_set::RuleSet;
 use super::state::{self, OPEN, STATE, STATE_SLOT};
-use super::{entry, groups};
+use super::{entry, groups, partners};
 use crate::assembler::Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R10};
 use crate::assembler::{Assembler, Helper};
 use crate::map::{MapDefinition, MapKind};
@@ -134,18 +136,20 @@ pub(super) mod sock {
     pub(in super::super) const MARK: i16 = 16;
     pub(super) const STATE: i16 = 72;
     pub(in super::super) const TCP: i32 = 6;
+    pub(in super::super) const UDP: i32 = 17;
     pub(super) const ESTABLISHED: i32 = 1;
     pub(super) const SEGMENTS_IN: i16 = 56;
 }
 
 /// The maps of the gates.
-pub(super) const GATE_MAPS: [MapDefinition; 6] = [
+pub(super) const GATE_MAPS: [MapDefinition; 7] = [
     state::MAP,
     judges(JUDGES_IN),
     judges(JUDGES_OUT),
     judges(JUDGES_ASKED),
     judges(FORWARDED.judges),
     groups::MAP,
+    partners::MAP,
 ];
 
 const fn judges(name: &'static str) -> MapDefinition {
@@ -214,8 +218,13 @@ pub(super) fn judge_of(set: &RuleSet<'_>, slot: u8, way: Way) -> Program {
         answer_from_what_is_kept(&mut a, way);
     }
     store_key(&mut a, set, slot, way);
+    if has_socket {
+        partners::judge(&mut a, way, "counted");
+    }
+    a.jump_if_equal(R7, 0, "judged");
     walk(&mut a, graph.steps());
     count(&mut a, rules);
+    a.label("counted");
     log::count_total(&mut a, way.hook);
     log::tell(&mut a, graph, identity, way.hook);
     if has_socket {
@@ -367,7 +376,6 @@ pub(super) fn store_key(a: &mut Assembler, set: &RuleSet<'_>, slot: u8, way: Way
     store_ports(a, way.hook, ["ports_4", "icmp_4", "root_4"]);
     entry::load_root(a, false);
     a.label("walk");
-    a.jump_if_equal(R7, 0, "judged");
 }
 
 /// A key that says nothing yet, with the verdict of the default.

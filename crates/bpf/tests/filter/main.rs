@@ -5,6 +5,7 @@
 mod enforced;
 mod groups;
 mod later;
+mod links;
 mod router;
 
 use std::fs::{self, Permissions};

@@ -3,6 +3,7 @@
 //! * [`answer`]: what the commands print, and why something could not be done.
 //! * [`source`]: lists in files, and what they come to on this machine.
 //! * [`in_force`]: the filter that the kernel has, and the list that it was made of.
+//! * [`links`]: rules that follow from the gateway's links.
 //! * [`moved`]: connections without packets, which are reset when they are denied.
 //! * [`control_groups`]: their names, for the log.
 //! * [`groups`]: what the control groups in rules are here.
@@ -17,6 +18,7 @@ mod diff;
 mod groups;
 mod import;
 mod in_force;
+mod links;
 mod moved;
 mod resolve;
 mod show;

@@ -113,7 +113,7 @@ impl Gateway {
     /// Gives away what comes for soft RNICs.
     pub(super) fn give_receivers(&mut self, to: BorrowedFd<'_>) -> io::Result<()> {
         for place in &self.places {
-            let Some(Nic::Soft(rnic)) = self.host.device(place.id) else { continue };
+            let Some(Nic::Soft(rnic, _)) = self.host.device(place.id) else { continue };
             let (address, Succession { receiver, relays }) = (place.address, rnic.give_way()?);
             send(to, Message::Receiver(address), &[receiver.as_fd()])?;
             for (lane, relay) in &relays {

@@ -5,8 +5,10 @@
 //! datagram to UDP port 4791 is an error where nothing listens, and where a firewall refuses it. One that drops it
 //! says nothing, as an adapter does.
 
+use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -29,13 +31,14 @@ pub(super) fn checks(peer: IpAddr) -> Vec<Check> {
     if let (Ok(status), Some(local)) = (&status, local) {
         checks.push(adapter(status, local));
     }
-    checks.extend(local.and_then(|local| denial(local, peer)));
+    let gateway = status.as_ref().ok();
+    checks.extend(local.and_then(|local| denial(local, peer, gateway)));
     checks.push(speaks_smc(peer, status));
     checks
 }
 
 /// Does the IP filter here deny what links to the peer send? `None`: no filter is in force, or it cannot be seen.
-fn denial(local: IpAddr, peer: IpAddr) -> Option<Check> {
+fn denial(local: IpAddr, peer: IpAddr, gateway: Option<&Status>) -> Option<Check> {
     const NAME: &str = "IP filter to the peer";
     /// The number of UDP, and one of the ports that packets of RoCE come from.
     const UDP: u8 = 17;
@@ -48,6 +51,12 @@ fn denial(local: IpAddr, peer: IpAddr) -> Option<Check> {
     };
     filter::summary().ok()??;
     match denied(FROM, ROCE_PORT).or_else(|| denied(ROCE_PORT, FROM)) {
+        Some(rule) if gateway.is_some_and(is_of_root) => Some(Check::ok(
+            NAME,
+            format!(
+                "UDP port {ROCE_PORT} is denied by {rule}, and permitted between the ends of the gateway's links"
+            ),
+        )),
         Some(rule) => Some(Check::warn(
             NAME,
             format!("UDP port {ROCE_PORT} is denied by {rule}"),
@@ -55,6 +64,11 @@ fn denial(local: IpAddr, peer: IpAddr) -> Option<Check> {
         )),
         None => Some(Check::ok(NAME, format!("UDP port {ROCE_PORT} is permitted"))),
     }
+}
+
+/// Whether the filter believes what the gateway says of its links. One that has ended is of no user.
+fn is_of_root(gateway: &Status) -> bool {
+    fs::metadata(format!("/proc/{}", gateway.process)).is_ok_and(|process| process.uid() == 0)
 }
 
 /// How packets get to a host.

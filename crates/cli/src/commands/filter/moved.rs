@@ -40,7 +40,12 @@ pub(super) fn reset_denied() -> Reset {
     for complaint in complaints(&denied) {
         complain(&complaint);
     }
-    let by_gateways = denied.namespaces.iter().map(|&pid| match within(pid, ask_gateway) {
+    // Where no program is, a gateway has links still, which new rules hold for.
+    let is_own = |pid: &u32| is_own_namespace(*pid).unwrap_or(false);
+    let own = std::process::id();
+    let is_missing = !denied.namespaces.iter().any(is_own);
+    let namespaces = is_missing.then_some(&own).into_iter().chain(&denied.namespaces);
+    let by_gateways = namespaces.map(|&pid| match within(pid, ask_gateway) {
         Ok(count) => count,
         Err(error) => {
             complain(&format!("the gateway of process {pid}'s network namespace: {error}"));
@@ -75,18 +80,25 @@ fn ask_gateway() -> io::Result<usize> {
 
 /// Does something in the network namespace of a process.
 fn within<T: Send + 'static>(pid: u32, what: fn() -> io::Result<T>) -> io::Result<T> {
-    let path = format!("/proc/{pid}/ns/net");
-    let inode = |path: &str| fs::metadata(path).map(|file| (file.dev(), file.ino()));
-    // Not of this process, whose other namespaces may differ, but of this thread.
-    if inode(&path)? == inode("/proc/thread-self/ns/net")? {
+    if is_own_namespace(pid)? {
         return what();
     }
-    let namespace = File::open(path)?;
+    let namespace = File::open(namespace_of(pid))?;
     let there = move || {
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
         what()
     };
     thread::spawn(there).join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
+}
+
+/// Whether it is that of a process. Not of this one, whose other threads may be elsewhere, but of this thread.
+fn is_own_namespace(pid: u32) -> io::Result<bool> {
+    let inode = |path: &str| fs::metadata(path).map(|file| (file.dev(), file.ino()));
+    Ok(inode(&namespace_of(pid))? == inode("/proc/thread-self/ns/net")?)
+}
+
+fn namespace_of(pid: u32) -> String {
+    format!("/proc/{pid}/ns/net")
 }
 
 impl Reset {

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use serde_json::json;
 use sidestep_bpf::{Cgroup, Filter, Hits, PacketProgram, Totals, packet_programs};
-use sidestep_filter::Names;
+use sidestep_filter::{Names, Rule};
 
 use super::answer::{FilterError, counted, say, say_json};
 use super::control_groups::directories;
 use super::in_force::{InForce, name_of};
+use super::links;
 use super::source::Machine;
 use crate::accounts;
 use crate::args::FilterShowArgs;
@@ -33,6 +34,7 @@ pub(super) fn show(args: &FilterShowArgs) -> Result<(), FilterError> {
     let totals = filter.totals()?;
     let others = Others::find(&filter, &about.cgroup)?;
     let forwarded = Forwarded::find(&filter, &about.forwarded)?;
+    let derived = links::rules();
     if args.json {
         return say_json(&json!({
             "is_in_force": true,
@@ -42,6 +44,7 @@ pub(super) fn show(args: &FilterShowArgs) -> Result<(), FilterError> {
             "name": name_of(identity),
             "rules": list.rules.len(),
             "added": later.len(),
+            "derived": derived.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "default": list.default.to_string(),
             "bytes": size_of_val(graph.nodes()),
             "steps": graph.steps(),
@@ -58,7 +61,7 @@ pub(super) fn show(args: &FilterShowArgs) -> Result<(), FilterError> {
     say(&format!(
         "{} of {file}{added}, default {}, in force since {applied} for {cgroup}\n\
          {} KB in the kernel, up to {} steps for a packet; name {}\n\
-         searched for {} packets that passed, {} that were denied; {} lines of the log lost\n{}{}",
+         searched for {} packets that passed, {} that were denied; {} lines of the log lost\n{}{}{}",
         counted(&list.rules),
         list.default,
         size_of_val(graph.nodes()).div_ceil(1024),
@@ -67,9 +70,20 @@ pub(super) fn show(args: &FilterShowArgs) -> Result<(), FilterError> {
         totals.permitted,
         totals.denied,
         totals.lost_by_rate + totals.lost_for_room,
+        derived_text(&derived),
         forwarded.to_text(&totals),
         others.to_text(),
     ))
+}
+
+fn derived_text(rules: &[Rule]) -> String {
+    if rules.is_empty() {
+        return String::new();
+    }
+    let rules: String = rules.iter().map(|rule| format!("  {rule}\n")).collect();
+    format!(
+        "Before the list stand rules for the gateway's sockets, derived from its links:\n{rules}"
+    )
 }
 
 /// The interfaces where forwarded packets are to be judged, and whether they are. One that was made anew is not.
@@ -163,25 +177,33 @@ pub(super) fn list(args: &FilterShowArgs) -> Result<(), FilterError> {
     let line = |rule: usize| {
         (rule < list.rules.len()).then(|| list.line_of(rule)).filter(|&line| line > 0)
     };
+    let derived = links::rules();
     if args.json {
+        let derived = derived
+            .iter()
+            .map(|rule| json!({ "line": null, "derived": true, "rule": rule.to_string() }));
         let rows = rows.map(|(number, (rule, hits))| {
             json!({
                 "line": line(number),
+                "derived": false,
                 "rule": rule,
                 "packets": hits.count,
                 "last_seconds_ago": last_s(&hits),
             })
         });
-        return say_json(&rows.collect());
+        return say_json(&derived.chain(rows).collect());
     }
-    let mut text = format!("{:>6} {:>12} {:>12}  RULE\n", "LINE", "PACKETS", "LAST");
+    let mut text = format!("{:>7} {:>12} {:>12}  RULE\n", "LINE", "PACKETS", "LAST");
+    for rule in &derived {
+        text += &format!("{:>7} {:>12} {:>12}  {rule}\n", "derived", "-", "-");
+    }
     for (number, (rule, hits)) in rows {
         let line = match line(number) {
             None if number < list.rules.len() => "added".to_owned(),
             line => line.map_or_else(String::new, |line| line.to_string()),
         };
         let last = last_s(&hits).map_or_else(|| "never".to_owned(), ago);
-        text += &format!("{line:>6} {:>12} {last:>12}  {rule}\n", hits.count);
+        text += &format!("{line:>7} {:>12} {last:>12}  {rule}\n", hits.count);
     }
     say(&text)
 }

@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use serde_json::json;
 use sidestep_bpf::Cgroup;
 use sidestep_filter::{
-    Action, Endpoint, Group, Icmp, NO_USER, Name, Names, Packet, Protocol, RuleList, User, Verdict,
-    Way,
+    Action, Endpoint, Group, Icmp, NO_USER, Name, Names, Packet, Protocol, Rule, RuleList, User,
+    Verdict, Way,
 };
 
 use super::answer::{FilterError, named, say, say_json};
 use super::groups::place;
 use super::in_force::InForce;
+use super::links;
 use super::source::{Machine, Source};
 use crate::args::FilterTestArgs;
 
@@ -31,7 +32,11 @@ pub(super) fn execute(args: &FilterTestArgs) -> Result<(), FilterError> {
     let packet = packet(args, &machine).map_err(FilterError::Packet)?;
     let Verdict { action, rule, .. } = graph.lookup(&packet);
     let rule = rule.and_then(|rule| numbers.iter().position(|&number| number == rule));
-    let answer = Answer::of(&packet, action, rule, &list, &machine);
+    let derived = if args.file.is_none() { links::rules() } else { Vec::new() };
+    let answer = match derived.iter().find(|rule| rule.matches(&packet, &machine)) {
+        Some(rule) => Answer::of_derived(&packet, rule, &list, &machine),
+        None => Answer::of(&packet, action, rule, &list, &machine),
+    };
     if args.json { say_json(&answer.to_json(&packet)) } else { say(&answer.to_text(&packet)) }
 }
 
@@ -54,13 +59,21 @@ impl Answer {
         machine: &Machine,
     ) -> Self {
         let behind = rule.map_or(list.rules.len(), |rule| rule + 1);
-        let hides = (behind..list.rules.len())
-            .find(|&it| list.rules[it].action != action && list.rules[it].matches(packet, machine));
         Self {
             action,
             by: rule.map(|rule| named(list, rule)),
             line: rule.map(|rule| list.line_of(rule)).filter(|&line| line > 0),
-            hides: hides.map(|it| named(list, it)),
+            hides: hidden(packet, action, behind, list, machine),
+        }
+    }
+
+    /// By a rule that stands before the list.
+    fn of_derived(packet: &Packet, rule: &Rule, list: &RuleList, machine: &Machine) -> Self {
+        Self {
+            action: rule.action,
+            by: Some(format!("derived: {rule}")),
+            line: None,
+            hides: hidden(packet, rule.action, 0, list, machine),
         }
     }
 
@@ -82,6 +95,19 @@ impl Answer {
             "hides": self.hides,
         })
     }
+}
+
+/// The first rule from there on that would decide otherwise.
+fn hidden(
+    packet: &Packet,
+    action: Action,
+    from: usize,
+    list: &RuleList,
+    machine: &Machine,
+) -> Option<String> {
+    let is_other = |rule: &Rule| rule.action != action && rule.matches(packet, machine);
+    let other = (from..list.rules.len()).find(|&it| is_other(&list.rules[it]));
+    other.map(|it| named(list, it))
 }
 
 /// The words are those of a rule, but for what a packet cannot leave open.
