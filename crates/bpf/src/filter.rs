@@ -10,6 +10,7 @@ mod log;
 mod partners;
 mod pins;
 mod programs;
+mod protection;
 mod question;
 mod rule_set;
 mod state;
@@ -37,6 +38,7 @@ pub use enforcement::Enforcement;
 pub use groups::{GroupNumbers, NumberedGroup};
 pub use log::{Identity, LINES_MAX, Log, LogLine, Totals};
 pub use partners::tell_partner;
+pub use protection::tell_protected;
 pub use question::is_denied;
 pub use rule_set::RuleSet;
 
@@ -196,8 +198,7 @@ impl Filter {
             Ok(None) => return Ok(None),
             Err(error) => return Ok(Some(Err(error))),
         };
-        let is_logged = later.iter().any(|it| it.rule.is_logged);
-        if !entry.serves(&added.nodes, is_logged) {
+        if !entry.serves(&added.nodes) {
             return Ok(None);
         }
         let Some(pair) = entry.add(added.roots, added.nodes.len()) else { return Ok(None) };
@@ -244,7 +245,7 @@ impl Filter {
     /// A loader of sets, with the maps that all of them write to.
     fn shared(&self) -> EbpfLoader<'static> {
         let mut loader = EbpfLoader::new();
-        for map in log::MAPS.into_iter().chain([groups::MAP, partners::MAP]) {
+        for map in log::MAPS.into_iter().chain([groups::MAP, partners::MAP, protection::MAP]) {
             loader.map_pin_path(map.name, self.pins.join(map.name));
         }
         loader
@@ -407,7 +408,7 @@ struct Set {
 
 impl Set {
     fn load(loader: &mut EbpfLoader<'_>, rules: &RuleSet<'_>, slot: u8) -> Result<Self, BpfError> {
-        let shared = [groups::MAP, partners::MAP];
+        let shared = [groups::MAP, partners::MAP, protection::MAP];
         let maps = [&programs::set_maps(rules)[..], &log::MAPS, &shared].concat();
         let [arrives, leaves] = WAYS.map(|way| judge_of(rules, slot, way));
         let forwarded = judge_of(rules, slot, FORWARDED);

@@ -90,7 +90,7 @@ struct Attempt {
 impl Attempt {
     fn new(list: &RuleList, families: &[Ranked; 2], room: u64) -> Result<Self, Full> {
         let (action, is_logged) = (list.default, list.is_default_logged);
-        let default = Verdict { action, rule: None, is_logged };
+        let default = Verdict { action, rule: None, is_logged, needs_tls: false };
         let mut nodes = vec![[MAGIC, 0, 0, default.word()]];
         nodes.resize(1 + ROOM, EMPTY);
         let marks: Vec<Mark> =

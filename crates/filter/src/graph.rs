@@ -17,7 +17,7 @@
 //!
 //! An order is higher the further down a rule stands in the list, and leaves room between two rules ([`ORDERS`]) for
 //! some that are put there later. The best so far is itself a word of the key ([`field::BEST`]), so a test can leave out what cannot be
-//! better. A verdict is the number of a rule, times four, and 1 more if it denies, 2 more if that is told in the log. The
+//! better. A verdict is the number of a rule, times eight, and 1 more if it denies, 2 more if that is told in the log, 4 more if it permits only what TLS protects. The
 //! number is the rule's place in the list, and behind the number of all rules for those that came later.
 //!
 //! Behind the header a compiled graph has [`ROOM`] nodes of nothing, for rules that come later: [`crate::Addition`].
@@ -53,6 +53,8 @@ pub struct Verdict {
     pub rule: Option<usize>,
     /// It is told in the log.
     pub is_logged: bool,
+    /// The connection has to be protected by TLS. With [`Action::Deny`]: it was not.
+    pub needs_tls: bool,
 }
 
 /// Why an array is no graph.
@@ -76,7 +78,7 @@ pub enum GraphError {
 }
 
 /// In the first word: the letters `SSF` and the version of the layout.
-pub const MAGIC: u32 = 0x5353_4604;
+pub const MAGIC: u32 = 0x5353_4605;
 /// In the first word of a node that accepts: the number behind those of fields.
 pub const ACCEPT: u32 = KEY_WORDS as u32;
 /// The verdict's part for a rule, when no rule has matched.
@@ -89,12 +91,14 @@ pub const ORDERS: u32 = 64;
 pub const ADDED_STEPS: u32 = 128;
 /// What stands where there is nothing: it accepts nothing, and leads to the end.
 pub(crate) const EMPTY: Node = [ACCEPT, u32::MAX, 0, 0];
-/// Where of a verdict the rule begins. Below it are [`DENIES`] and [`LOGS`].
-pub const RULE_SHIFT: u32 = 2;
+/// Where of a verdict the rule begins. Below it are [`DENIES`], [`LOGS`] and [`NEEDS_TLS`].
+pub const RULE_SHIFT: u32 = 3;
 /// The bit of a verdict that says deny.
 pub const DENIES: u32 = 1;
 /// The bit of a verdict that says that it is told in the log.
 pub const LOGS: u32 = 2;
+/// The bit of a verdict that says that the connection has to be protected by TLS.
+pub const NEEDS_TLS: u32 = 4;
 /// Steps of a walk: a program that makes so many is still one that the verifier of Linux 5.15
 /// follows to its end (8192 open branches, of which a step has up to five).
 pub const STEPS_MAX: u32 = 1024;
@@ -147,11 +151,11 @@ impl Graph {
         self.nodes[1..].iter().any(|node| node[0] as usize == field)
     }
 
-    /// Whether any verdict is told in the log.
+    /// Whether any verdict has one of these bits: [`LOGS`], [`NEEDS_TLS`].
     #[must_use]
-    pub fn logs(&self) -> bool {
+    pub fn has(&self, bits: u32) -> bool {
         let accepts = self.nodes[1..].iter().filter(|node| node[0] == ACCEPT);
-        accepts.map(|node| node[2]).chain([self.nodes[0][3]]).any(|verdict| verdict & LOGS != 0)
+        accepts.map(|node| node[2]).chain([self.nodes[0][3]]).any(|verdict| verdict & bits != 0)
     }
 
     /// What becomes of a packet.
@@ -208,8 +212,9 @@ impl Mark {
     }
 
     fn new(order: u32, number: usize, rule: &Rule) -> Self {
-        let Rule { action, is_logged, .. } = *rule;
-        Self { order, verdict: Verdict { action, rule: Some(number), is_logged }.word() }
+        let Rule { action, is_logged, needs_tls, .. } = *rule;
+        let verdict = Verdict { action, rule: Some(number), is_logged, needs_tls };
+        Self { order, verdict: verdict.word() }
     }
 
     /// The test that a packet passes if this rule, or one behind it, can still be its first.
@@ -249,7 +254,10 @@ impl Verdict {
     pub(crate) fn word(self) -> u32 {
         let rule = self.rule.map_or(NO_RULE, |rule| rule as u32);
         let flag = |is_set: bool, bit: u32| if is_set { bit } else { 0 };
-        rule << RULE_SHIFT | flag(self.action == Action::Deny, DENIES) | flag(self.is_logged, LOGS)
+        rule << RULE_SHIFT
+            | flag(self.action == Action::Deny, DENIES)
+            | flag(self.is_logged, LOGS)
+            | flag(self.needs_tls, NEEDS_TLS)
     }
 
     /// What a word of the graph means.
@@ -258,7 +266,7 @@ impl Verdict {
         let action = if word & DENIES != 0 { Action::Deny } else { Action::Permit };
         let rule = word >> RULE_SHIFT;
         let rule = (rule != NO_RULE).then_some(rule as usize);
-        Self { action, rule, is_logged: word & LOGS != 0 }
+        Self { action, rule, is_logged: word & LOGS != 0, needs_tls: word & NEEDS_TLS != 0 }
     }
 }
 

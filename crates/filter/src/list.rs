@@ -13,7 +13,7 @@
 //! ```text
 //! LINE      = RULE | "default" ACTION ["log"] | nothing; behind "#" is a comment
 //! RULE      = ACTION PROTOCOL END END ["in" | "out" | "both" | "forwarded"] ["on" INTERFACE] ["user" NAME|NUMBER]
-//!             ["cgroup" PATH | "unit" UNIT] ["log"]
+//!             ["cgroup" PATH | "unit" UNIT] ["tls"] ["log"]
 //! ACTION    = "permit" | "deny"
 //! PROTOCOL  = "any" | "tcp" | "udp" | "sctp" | NUMBER
 //!           | ("icmp" | "icmp6") [":" TYPE ["/" CODE]]
@@ -177,6 +177,7 @@ permit tcp any any:443 out user 7 unit nginx.service log
 deny 47 10.1.0.0/16 any user 1000
 deny tcp any any:25 forwarded on eth1
 permit tcp any any:25 both
+permit tcp any any:6514 out user syslog tls log
 default deny log
 ";
         let list = RuleList::parse(text).unwrap();
@@ -225,7 +226,7 @@ default deny log
             ),
             (
                 "permit tcp any any loudly",
-                "1:20: `loudly` is no condition: use in, out, both, forwarded, on INTERFACE, user NAME, cgroup PATH, unit UNIT, log",
+                "1:20: `loudly` is no condition: use in, out, both, forwarded, on INTERFACE, user NAME, cgroup PATH, unit UNIT, tls, log",
             ),
             (
                 "permit tcp any any cgroup system.slice",
@@ -240,6 +241,10 @@ default deny log
                 "1:30: the control group is there twice",
             ),
             ("permit tcp any any log log", "1:24: `log` is there twice"),
+            ("permit tcp any any in tls tls", "1:27: `tls` is there twice"),
+            ("deny tcp any any out tls log", "1:22: what is denied needs no protection"),
+            ("permit any any any out tls", "1:24: TLS protects connections of tcp: name that"),
+            ("permit tcp any any tls", "1:20: whether a connection is protected is known of this"),
             ("default deny loudly", "1:14: `loudly` is too much"),
             ("default", "1:8: the action is missing: permit or deny"),
             (

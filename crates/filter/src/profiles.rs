@@ -130,7 +130,11 @@ impl Maker {
             Profile::Crossed => self.crossed(number),
             Profile::Ranges => self.ranges(),
         };
-        Rule { action, is_logged: number.is_multiple_of(8), ..rule }
+        let can_need_tls = action == Action::Permit
+            && rule.protocol == Protocol::Number(Protocol::TCP)
+            && matches!(rule.direction, Direction::In | Direction::Out | Direction::Both);
+        let needs_tls = can_need_tls && number.is_multiple_of(5);
+        Rule { action, is_logged: number.is_multiple_of(8), needs_tls, ..rule }
     }
 
     fn acl(&mut self, is_v6: bool) -> Rule {

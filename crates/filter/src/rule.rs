@@ -27,6 +27,8 @@ pub struct Rule {
     pub user: Option<User>,
     /// The control group of that socket; `None`: any.
     pub group: Option<Group>,
+    /// It permits connections that TLS protects, and denies the bytes of others. Of TCP, and a socket of this host.
+    pub needs_tls: bool,
     /// Packets about which it decides are told in the log.
     pub is_logged: bool,
 }
@@ -269,6 +271,9 @@ impl Display for Rule {
         }
         if let Some(group) = &self.group {
             write!(f, " {group}")?;
+        }
+        if self.needs_tls {
+            write!(f, " tls")?;
         }
         if self.is_logged { write!(f, " log") } else { Ok(()) }
     }

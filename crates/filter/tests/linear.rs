@@ -50,6 +50,8 @@ fn agree(list: &RuleList, graph: &Graph, packets: usize, what: &str) {
         assert_eq!(verdict.action, action, "{what}: {packet}");
         let is_logged = rule.map_or(list.is_default_logged, |rule| list.rules[rule].is_logged);
         assert_eq!(verdict.is_logged, is_logged, "{what}: {packet}");
+        let needs_tls = rule.is_some_and(|rule| list.rules[rule].needs_tls);
+        assert_eq!(verdict.needs_tls, needs_tls, "{what}: {packet}");
         assert_eq!(Packet::of_key(&packet.key(), packet.source.is_ipv6()), packet);
         matched += usize::from(rule.is_some());
     }

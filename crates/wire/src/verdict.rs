@@ -25,13 +25,21 @@
 //!
 //! The gateway has links to adapters of other hosts, and their packets go by two UDP sockets of each soft RNIC: one at port
 //! 4791 receives, the other sends. Of each link it tells both sockets the [`Partner`]. As long as it has one, the socket at port
-//! 4791 hears partners alone. What was told goes with the socket. The filter believes root.
+//! 4791 hears partners alone.
+//!
+//! # TLS
+//!
+//! Rules may ask for TLS. Of a connection that it protects the gateway says so to the filter, by [`PROTECTED`], before its first record.
+//!
+//! # What is told
 //!
 //! | Answer | Means |
 //! |---|---|
 //! | 0 | the filter has noted it |
-//! | `EPERM` | the caller is not root, or the socket has [`PARTNERS_MAX`] partners |
+//! | `EPERM` | the caller is not root, or there is no room for the partner |
 //! | `ENOPROTOOPT` | the kernel answers: no filter is in force for this socket |
+//!
+//! What was told goes with the socket. The filter believes root. The value about a partner:
 //!
 //! | Off | Len | Field, in the machine's order |
 //! |---|---|---|
@@ -50,8 +58,8 @@ pub const IN: i32 = 2;
 pub const LINKED: i32 = 3;
 /// The option: it has none any more.
 pub const UNLINKED: i32 = 4;
-/// Partners of one socket.
-pub const PARTNERS_MAX: usize = 256;
+/// The option: on this connection the gateway speaks TLS and nothing else. The value is a number of 64 bits, and means nothing.
+pub const PROTECTED: i32 = 5;
 
 /// The value of the option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

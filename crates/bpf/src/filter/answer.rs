@@ -14,11 +14,11 @@ use sidestep_wire::verdict::{self, Question};
 use super::entry;
 use super::frame::{Answers, key};
 use super::groups::store_mark;
-use super::partners;
 use super::programs::{JUDGES_ASKED, clear_key, pass_on, sock, walk};
 use super::rule_set::RuleSet;
-use crate::assembler::Assembler;
+use super::{partners, protection};
 use crate::assembler::Register::{R0, R1, R2, R3, R4, R6, R7, R9, R10};
+use crate::assembler::{Assembler, Helper};
 use crate::key::{self as socket, sockopt};
 use crate::object_file::Program;
 
@@ -76,12 +76,34 @@ pub(super) fn gate() -> Program {
     a.load_32(R1, R6, sockopt::LEVEL);
     a.jump_if_not_equal(R1, verdict::LEVEL, "open");
     a.load_32(R7, R6, sockopt::OPTNAME);
-    a.jump_if_equal(R7, verdict::LINKED, "told");
-    a.jump_if_equal(R7, verdict::UNLINKED, "told");
+    for option in [verdict::LINKED, verdict::UNLINKED, verdict::PROTECTED] {
+        a.jump_if_equal(R7, option, "told");
+    }
     pass_on(&mut a, JUDGES_ASKED, ANSWERS);
-    a.label("told");
-    partners::note(&mut a);
+    note(&mut a);
     Program { name: GATE_ASKED, section: SECTION, code: a.finish() }
+}
+
+/// What the gateway tells of its sockets, by option `R7`. Root is believed.
+fn note(a: &mut Assembler) {
+    a.label("told");
+    a.call(Helper::CurrentUidGid);
+    // The upper half is the group.
+    a.shift_left_immediate(R0, 32);
+    a.jump_if_not_equal(R0, 0, "refused");
+    a.jump_if_not_equal(R7, verdict::PROTECTED, "link");
+    protection::note(a);
+    a.label("link");
+    partners::note(a);
+    a.label("noted");
+    // The kernel, which knows no such option, is not asked.
+    a.mov_immediate(R1, sockopt::DONE);
+    a.store_32(R6, sockopt::OPTLEN, R1);
+    a.mov_immediate(R0, sockopt::GO_ON);
+    a.exit();
+    a.label("refused");
+    a.mov_immediate(R0, sockopt::REFUSE);
+    a.exit();
 }
 
 pub(super) fn judge(set: &RuleSet<'_>) -> Program {
@@ -108,6 +130,7 @@ pub(super) fn judge(set: &RuleSet<'_>) -> Program {
     a.label("walk");
     a.jump_if_equal(R7, 0, "judged");
     walk(&mut a, graph.steps());
+    protection::judge_asked(&mut a, graph);
     a.and_immediate(R7, DENIES as i32);
     a.jump_if_not_equal(R7, 0, "drop");
     // The kernel, which knows no such option, is not asked. A context takes no immediate before Linux 6.4.

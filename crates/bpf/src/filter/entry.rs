@@ -8,12 +8,12 @@
 //! |---|---|---|
 //! | 0 | 1 | which pair is in force |
 //! | 4 | 4 | the first node of the room in front of the graph that is free |
-//! | 8 | 4 | the fields that the programs find out, a bit for each, and above them whether they tell the log |
+//! | 8 | 4 | the fields that the programs find out, a bit for each, and above them whether they know of TLS, and tell the log |
 //! | 12 | 4 | how many rules the list has |
 //! | 16 | 8 × 64 | pairs of roots: of IPv4, of IPv6 |
 
 use sidestep_filter::Graph;
-use sidestep_filter::graph::{ACCEPT, Node, ORDERS};
+use sidestep_filter::graph::{self, ACCEPT, Node, ORDERS};
 
 use super::frame::{HEADER, PLACE};
 use crate::assembler::Register::{R0, R1, R2, R7, R10};
@@ -51,7 +51,8 @@ impl Entry {
         let mut words = [0; WORDS];
         words[1] = 1;
         words[2] = told_fields(graph.nodes().iter().skip(1).map(|node| node[0]))
-            | if graph.logs() { LOGS } else { 0 };
+            | if graph.has(graph::LOGS) { LOGS } else { 0 }
+            | if graph.has(graph::NEEDS_TLS) { NEEDS_TLS } else { 0 };
         words[3] = rules as u32;
         (words[4], words[5]) = (root_4, root_6);
         Self(words)
@@ -74,10 +75,13 @@ impl Entry {
         self.0[3] as usize
     }
 
-    /// Whether the programs find out all that these nodes look at, and tell what they want told.
-    pub(super) fn serves(&self, nodes: &[Node], is_logged: bool) -> bool {
-        let wanted =
-            told_fields(nodes.iter().map(|node| node[0])) | if is_logged { LOGS } else { 0 };
+    /// Whether the programs find out all that these nodes look at and their verdicts ask for, and tell what they want told.
+    pub(super) fn serves(&self, nodes: &[Node]) -> bool {
+        let verdicts =
+            nodes.iter().filter(|node| node[0] == ACCEPT).fold(0, |bits, it| bits | it[2]);
+        let wanted = told_fields(nodes.iter().map(|node| node[0]))
+            | if verdicts & graph::LOGS != 0 { LOGS } else { 0 }
+            | if verdicts & graph::NEEDS_TLS != 0 { NEEDS_TLS } else { 0 };
         wanted & !self.0[2] == 0
     }
 
@@ -101,6 +105,8 @@ impl Entry {
 
 /// Above the bits of fields: the programs tell the log.
 const LOGS: u32 = 1 << 31;
+/// ... and find out whether a connection is protected.
+const NEEDS_TLS: u32 = 1 << 30;
 
 /// Fields that programs find out only if a rule looks at them.
 fn told_fields(fields: impl Iterator<Item = u32>) -> u32 {

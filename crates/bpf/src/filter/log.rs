@@ -222,7 +222,7 @@ pub(super) fn count_total(a: &mut Assembler, hook: Hook) {
 
 /// Tells the packet with verdict `R7`, if that is to be told.
 pub(super) fn tell(a: &mut Assembler, graph: &Graph, identity: Identity, hook: Hook) {
-    if !graph.logs() {
+    if !graph.has(LOGS) {
         return;
     }
     a.mov(R1, R7);

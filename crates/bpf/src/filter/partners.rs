@@ -2,7 +2,7 @@
 //!
 //! Which addresses these are no list can say in advance, so the gateway tells the filter of each partner of its links, by
 //! an option of `setsockopt` on the two UDP sockets of its soft RNIC ([`sidestep_wire::verdict`]). The gate of questions keeps
-//! them with the socket, as one array, and a judge asks for them before it walks the rules:
+//! them with the socket, as a table, and a judge asks for them before it walks the rules:
 //!
 //! | Packet | from or to a partner | otherwise |
 //! |---|---|---|
@@ -25,11 +25,11 @@ use nix::errno::Errno;
 use nix::sys::socket::setsockopt;
 use sidestep_filter::graph::{DENIES, field};
 use sidestep_wire::roce;
-use sidestep_wire::verdict::{LINKED, PARTNERS_MAX, Partner, UNLINKED};
+use sidestep_wire::verdict::{LINKED, Partner, UNLINKED};
 
 use super::frame::{key, skb};
 use super::programs::{Way, sock};
-use crate::assembler::Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R10};
+use crate::assembler::Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
 use crate::assembler::{Assembler, Helper};
 use crate::key::sockopt;
 use crate::map::{MapDefinition, MapKind};
@@ -38,12 +38,20 @@ const PARTNERS: &str = "partners";
 const ENTRY_LEN: i16 = Partner::LEN as i16;
 const PROCESS: i16 = Partner::PROCESS_AT as i16;
 
-/// With each socket of a soft RNIC: the partners, each in an entry; one that is free is of process 0.
+// What is kept with a socket: how many entries are in use, and the entries.
+const COUNT: i16 = 0;
+const ENTRIES: i16 = 8;
+/// Where an entry's search may begin: a power of two.
+const PLACES: usize = 256;
+/// Entries that it looks at. A loop through all of them would take the verifier, which knows none of them apart, a minute.
+const PROBES: usize = 8;
+
+/// With each socket of a soft RNIC: the partners, in a hash table; an entry that is free is of process 0.
 pub(super) const MAP: MapDefinition = MapDefinition {
     name: PARTNERS,
     kind: MapKind::SkStorage,
     key_len: 4,
-    value_len: Partner::LEN as u32 * PARTNERS_MAX as u32,
+    value_len: ENTRIES as u32 + (PLACES + PROBES - 1) as u32 * Partner::LEN as u32,
     entries_max: 0,
     on_demand: true,
 };
@@ -81,13 +89,9 @@ pub fn tell_partner(socket: impl AsFd, address: IpAddr, is_linked: bool) -> io::
     }
 }
 
-/// A part of the gate of questions: notes what the option `R7` says of the socket of context `R6`.
+/// A part of the gate of questions, which goes on behind it: notes what the option `R7` says of the socket of context `R6`.
 pub(super) fn note(a: &mut Assembler) {
     const VALUE: i16 = -ENTRY_LEN;
-    a.call(Helper::CurrentUidGid);
-    // The upper half is the group.
-    a.shift_left_immediate(R0, 32);
-    a.jump_if_not_equal(R0, 0, "refused");
     a.load_64(R2, R6, sockopt::VALUE);
     a.load_64(R3, R6, sockopt::VALUE_END);
     a.address(R4, R2, ENTRY_LEN);
@@ -106,6 +110,8 @@ pub(super) fn note(a: &mut Assembler) {
     a.load_64(R1, R10, VALUE);
     a.load_64(R2, R10, VALUE + 8);
     a.load_64(R3, R10, VALUE + PROCESS);
+    address_place(a);
+    a.mov(R9, R0);
     find_entry(a, "known", |a| {
         for (at, register) in [(0, R1), (8, R2), (PROCESS, R3)] {
             a.load_64(R5, R0, at);
@@ -113,30 +119,46 @@ pub(super) fn note(a: &mut Assembler) {
         }
     });
     a.jump_if_equal(R7, UNLINKED, "noted");
-    a.mov(R0, R8);
+    a.mov(R0, R9);
     find_free_entry(a);
     a.label("known");
-    a.jump_if_equal(R7, LINKED, "write");
+    a.jump_if_equal(R7, LINKED, "noted");
     a.mov_immediate(R1, 0);
     a.mov(R2, R1);
     a.mov(R3, R1);
+    a.mov_immediate(R4, -1);
+    a.jump("write");
+    a.label("free");
+    a.mov_immediate(R4, 1);
     a.label("write");
     for (at, register) in [(0, R1), (8, R2), (PROCESS, R3)] {
         a.store_64(R0, at, register);
     }
-    a.label("noted");
-    a.mov_immediate(R1, sockopt::DONE);
-    a.store_32(R6, sockopt::OPTLEN, R1);
-    a.mov_immediate(R0, sockopt::GO_ON);
-    a.exit();
-    a.label("refused");
-    a.mov_immediate(R0, sockopt::REFUSE);
-    a.exit();
+    a.load_64(R1, R8, COUNT);
+    a.add(R1, R4);
+    a.store_64(R8, COUNT, R1);
+}
+
+/// `R0`, which points at the value, points at the first entry where address `R1` and `R2` may be.
+fn address_place(a: &mut Assembler) {
+    /// The golden ratio of 32 bits, without its sign: odd, and of many bits.
+    const SPREAD: i32 = 0x1e37_79b1;
+    a.mov(R4, R1);
+    a.xor(R4, R2);
+    a.mov(R5, R4);
+    a.shift_right_immediate(R5, 32);
+    a.xor(R4, R5);
+    a.mul_immediate(R4, SPREAD);
+    a.shift_right_immediate(R4, 24);
+    a.and_immediate(R4, PLACES as i32 - 1);
+    a.mul_immediate(R4, ENTRY_LEN.into());
+    a.add(R0, R4);
+    a.add_immediate(R0, ENTRIES.into());
 }
 
 /// Goes to the label with the first entry from `R0` on that `matches`, which jumps to `another` if it does not.
 fn find_entry(a: &mut Assembler, found: &'static str, matches: impl FnOnce(&mut Assembler)) {
-    a.mov_immediate(R4, PARTNERS_MAX as i32);
+    a.mov_immediate(R4, PROBES as i32);
     a.label("entry");
     matches(a);
     a.jump(found);
@@ -146,12 +168,12 @@ fn find_entry(a: &mut Assembler, found: &'static str, matches: impl FnOnce(&mut 
     a.jump_if_not_equal(R4, 0, "entry");
 }
 
-/// `R0` = the first entry from there on that is free.
+/// Goes to `free` with the first entry from `R0` on that is.
 fn find_free_entry(a: &mut Assembler) {
-    a.mov_immediate(R4, PARTNERS_MAX as i32);
+    a.mov_immediate(R4, PROBES as i32);
     a.label("taken");
     a.load_64(R5, R0, PROCESS);
-    a.jump_if_equal(R5, 0, "known");
+    a.jump_if_equal(R5, 0, "free");
     a.add_immediate(R0, ENTRY_LEN.into());
     a.add_immediate(R4, -1);
     a.jump_if_not_equal(R4, 0, "taken");
@@ -176,22 +198,21 @@ pub(super) fn judge(a: &mut Assembler, way: Way, judged: &'static str) {
     a.mov_immediate(R4, 0);
     a.call(Helper::SkStorageGet);
     a.jump_if_equal(R0, 0, "rules");
-    // Whether it has any.
-    a.mov_immediate(R8, 0);
     let remote = if is_arriving { field::SOURCE } else { field::DESTINATION };
+    a.load_64(R3, R0, COUNT);
+    a.jump_if_equal(R3, 0, "rules");
     a.load_64(R1, R10, key(remote));
     a.load_64(R2, R10, key(remote + 2));
+    address_place(a);
     find_entry(a, "partner", |a| {
         a.load_64(R5, R0, PROCESS);
         a.jump_if_equal(R5, 0, "another");
-        a.mov_immediate(R8, 1);
         for (at, register) in [(0, R1), (8, R2)] {
             a.load_64(R5, R0, at);
             a.jump_if_different(R5, register, "another");
         }
     });
     if is_arriving {
-        a.jump_if_equal(R8, 0, "rules");
         a.mov_immediate(R7, DENIES as i32);
         a.jump(judged);
     } else {

@@ -38,7 +38,7 @@
 use aya::Ebpf;
 use aya::maps::{Array, MapError};
 use sidestep_filter::graph::{
-    ACCEPT, ADDED_STEPS, DENIES, KEY_WORDS, NO_RULE, Node, ORDERS, RULE_SHIFT, field,
+    ACCEPT, ADDED_STEPS, DENIES, KEY_WORDS, NEEDS_TLS, NO_RULE, Node, ORDERS, RULE_SHIFT, field,
 };
 use sidestep_filter::{Graph, NO_USER};
 
@@ -46,7 +46,7 @@ use super::frame::{Answers, HEADER, Hook, KEY, PLACE, VERDICT, key, skb};
 use super::log;
 use super::rule_set::RuleSet;
 use super::state::{self, OPEN, STATE, STATE_SLOT};
-use super::{entry, groups, partners};
+use super::{entry, groups, partners, protection};
 use crate::assembler::Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R10};
 use crate::assembler::{Assembler, Helper};
 use crate::map::{MapDefinition, MapKind};
@@ -139,10 +139,11 @@ pub(super) mod sock {
     pub(in super::super) const UDP: i32 = 17;
     pub(super) const ESTABLISHED: i32 = 1;
     pub(super) const SEGMENTS_IN: i16 = 56;
+    pub(in super::super) const BYTES_RECEIVED: i16 = 80;
 }
 
 /// The maps of the gates.
-pub(super) const GATE_MAPS: [MapDefinition; 7] = [
+pub(super) const GATE_MAPS: [MapDefinition; 8] = [
     state::MAP,
     judges(JUDGES_IN),
     judges(JUDGES_OUT),
@@ -150,6 +151,7 @@ pub(super) const GATE_MAPS: [MapDefinition; 7] = [
     judges(FORWARDED.judges),
     groups::MAP,
     partners::MAP,
+    protection::MAP,
 ];
 
 const fn judges(name: &'static str) -> MapDefinition {
@@ -223,6 +225,7 @@ pub(super) fn judge_of(set: &RuleSet<'_>, slot: u8, way: Way) -> Program {
     }
     a.jump_if_equal(R7, 0, "judged");
     walk(&mut a, graph.steps());
+    protection::judge(&mut a, graph, way);
     count(&mut a, rules);
     a.label("counted");
     log::count_total(&mut a, way.hook);
@@ -313,6 +316,10 @@ fn answer_from_what_is_kept(a: &mut Assembler, way: Way) {
 /// Keeps verdict `R7` with the socket.
 fn keep(a: &mut Assembler, way: Way) {
     let at = kept::WAY_LEN * way.number as i16;
+    // Not of one that is not protected: it may be soon.
+    a.mov(R1, R7);
+    a.and_immediate(R1, NEEDS_TLS as i32);
+    a.jump_if_not_equal(R1, 0, "answer");
     connection(a, "answer");
     a.mov(R8, R0);
     a.mov(R1, R0);

@@ -131,6 +131,63 @@ fn headers_that_are_not_plain_are_read() {
     is(&neighbour, &bytes(&neighbour), Action::Deny);
 }
 
+/// The kernel's verifier looks at all ways through a program, up to a million instructions. A change of a program that has it look at
+/// some way once for each of many others takes seconds with each list.
+#[test]
+fn programs_are_verified_at_once() {
+    need_privilege!();
+    for text in ["default permit", "permit tcp any any:443 in tls log\ndeny any any any user 7"] {
+        let set = set_of(&RuleList::parse(text).unwrap());
+        for (name, program) in set.loaded.programs() {
+            // Not told before Linux 5.16.
+            let verified = program.info().unwrap().verified_instruction_count().unwrap_or(0);
+            println!("{name}: {verified} instructions");
+            assert!(verified < 200_000, "{name}: {verified}, under {text}");
+        }
+    }
+}
+
+/// No connection is protected here, so bytes do not pass, wherever they begin.
+#[test]
+fn where_tls_is_asked_for_segments_without_bytes_pass() {
+    need_privilege!();
+    let list = RuleList::parse("permit tcp any any:443 both tls\ndefault permit").unwrap();
+    let set = set_of(&list);
+    for (from, to) in [("10.0.0.1:9", "10.0.0.2:443"), ("[::1]:9", "[::2]:443")] {
+        for way in [sidestep_filter::Way::In, sidestep_filter::Way::Out] {
+            let packet = Packet::between(6, from.parse().unwrap(), to.parse().unwrap(), way);
+            let is = |bytes: &[u8], wanted| {
+                assert_eq!(judged(&set, &packet, bytes), wanted, "{packet}: {bytes:02x?}");
+            };
+            let plain = bytes(&packet);
+            is(&plain, Action::Permit);
+            is(&[&plain[..], b"x"].concat(), Action::Deny);
+            let mut with_option = [&plain[..], &[1; 4]].concat();
+            is(&with_option, Action::Deny);
+            with_option[plain.len() - 8] = 0x60;
+            is(&with_option, Action::Permit);
+            with_option.pop();
+            is(&with_option, Action::Permit);
+            if packet.source.is_ipv4() {
+                let mut of_ip = plain.clone();
+                of_ip[14] = 0x46;
+                of_ip.splice(34..34, [1; 4]);
+                is(&of_ip, Action::Permit);
+                of_ip.push(0);
+                is(&of_ip, Action::Deny);
+            } else {
+                let mut extended = plain.clone();
+                extended[20] = 0;
+                extended.splice(54..54, [6, 0, 1, 4, 0, 0, 0, 0]);
+                is(&extended, Action::Deny);
+            }
+            let other = Packet { ports: (9, 444), ..packet };
+            let of_other = [&bytes(&other)[..], b"x"].concat();
+            assert_eq!(judged(&set, &other, &of_other), Action::Permit);
+        }
+    }
+}
+
 fn set_of(list: &RuleList) -> Set {
     let graph = compile(list, &Machine).unwrap().graph;
     load(&graph, list.rules.len())
@@ -199,6 +256,7 @@ fn bytes(packet: &Packet) -> Vec<u8> {
             bytes.extend(packet.ports.1.to_be_bytes());
         }
     }
-    bytes.extend([0; 16]);
+    // Of TCP: a header of five words, and nothing behind it.
+    bytes.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0, 0, 0, 0, 0, 0, 0]);
     bytes
 }

@@ -1,7 +1,7 @@
 //! Link partners: whom RoCEv2 may come from and go to at the sockets of a soft RNIC.
 
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::thread;
@@ -10,7 +10,7 @@ use std::time::Instant;
 use sidestep_bpf::tell_partner;
 use sidestep_filter::{Packet, RuleList, Way, rules_of_links};
 use sidestep_wire::roce::PORT;
-use sidestep_wire::verdict::{LEVEL, LINKED, PARTNERS_MAX, Partner, UNLINKED};
+use sidestep_wire::verdict::{LEVEL, LINKED, Partner, UNLINKED};
 
 use super::{Machine, PATIENCE, arrives, done, put, with_cgroup};
 
@@ -134,29 +134,39 @@ fn a_partner_of_two_processes_stays_until_both_have_left() {
 
 #[test]
 fn too_many_partners_are_refused_and_so_is_a_user_s_word() {
+    let of_family: [fn(u16) -> IpAddr; 2] = [
+        |number| Ipv4Addr::from_bits(0x0a00_0000 | u32::from(number)).into(),
+        |number| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, number).into(),
+    ];
     with_cgroup(|place| {
         let _filter = place.attach("default permit", 1);
-        let rnic = Rnic::at("127.0.0.1");
-        let partner = |number: usize| Partner {
-            address: [10, 0, (number >> 8) as u8, number as u8].into(),
-            process: 7,
-        };
-        for number in 0..PARTNERS_MAX {
-            tell(&rnic.receiver, LINKED, partner(number)).unwrap();
+        for (own, address) in ["127.0.0.1", "::1"].into_iter().zip(of_family) {
+            fill(&Rnic::at(own), address);
         }
-        let refused = |told: io::Result<()>| {
-            assert_eq!(told.unwrap_err().kind(), ErrorKind::PermissionDenied);
-        };
-        refused(tell(&rnic.receiver, LINKED, partner(PARTNERS_MAX)));
-        tell(&rnic.receiver, UNLINKED, partner(3)).unwrap();
-        tell(&rnic.receiver, LINKED, partner(PARTNERS_MAX)).unwrap();
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                // SAFETY: integers; it changes this thread alone.
-                let changed = unsafe { libc::syscall(libc::SYS_setresuid, 1, 1, 1) };
-                assert_eq!(changed, 0);
-                refused(tell(&rnic.receiver, UNLINKED, partner(0)));
-            });
+    });
+}
+
+/// Tells of as many partners as there is room for.
+fn fill(rnic: &Rnic, address: fn(u16) -> IpAddr) {
+    let tell = |option, number| {
+        tell(&rnic.receiver, option, Partner { address: address(number), process: 7 })
+    };
+    let refused = |told: io::Result<()>| {
+        assert_eq!(told.unwrap_err().kind(), ErrorKind::PermissionDenied);
+    };
+    let room = (0..1_000).find(|&number| tell(LINKED, number).is_err());
+    let room = room.expect("there is an end of it");
+    println!("room for {room} partners");
+    assert!(room >= 100);
+    refused(tell(LINKED, room));
+    (0..room).for_each(|number| tell(UNLINKED, number).unwrap());
+    (0..room).for_each(|number| tell(LINKED, number).unwrap());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // SAFETY: integers; it changes this thread alone.
+            let changed = unsafe { libc::syscall(libc::SYS_setresuid, 1, 1, 1) };
+            assert_eq!(changed, 0);
+            refused(tell(UNLINKED, 0));
         });
     });
 }

@@ -7,6 +7,7 @@ mod groups;
 mod later;
 mod links;
 mod router;
+mod tls;
 
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -224,7 +225,8 @@ fn rules_with_log_leave_lines() {
         let line = log.take().expect("a line of the rule with `log`");
         assert_eq!(log.take(), None, "others leave none");
         assert_eq!((line.identity, line.len), (identity(1), 20 + 8 + 4));
-        let verdict = Verdict { action: Action::Deny, rule: Some(0), is_logged: true };
+        let verdict =
+            Verdict { action: Action::Deny, rule: Some(0), is_logged: true, needs_tls: false };
         assert_eq!(line.verdict, verdict);
         let from = socket.local_addr().unwrap();
         let packet = Packet::between(17, from, "127.0.0.1:53".parse().unwrap(), Way::Out);

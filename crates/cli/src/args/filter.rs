@@ -244,6 +244,7 @@ A list has a rule in each line; the first that matches a packet decides:
   deny   udp   any         any:6000-6010     user nobody
   deny   any   10.1.0.0/16 any               log
   permit tcp   any         any:5432          out unit web.service
+  permit tcp   any         any:6514          out tls
   deny   tcp   any         any:25            forwarded
   default permit
 

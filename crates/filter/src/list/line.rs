@@ -54,13 +54,15 @@ fn rule(action: Action, words: &mut Words<'_>) -> Result<Rule, Fault> {
         ..Rule::default()
     };
     rule.family().map_err(|message| to.fault(message.to_owned()))?;
-    conditions(&mut rule, words)?;
+    if let Some(tls) = conditions(&mut rule, words)? {
+        can_need_tls(&rule).map_err(|message| tls.fault(message.to_owned()))?;
+    }
     Ok(rule)
 }
 
-/// What stands behind the two ends, in any order, each once.
-fn conditions(rule: &mut Rule, words: &mut Words<'_>) -> Result<(), Fault> {
-    let mut has_direction = false;
+/// What stands behind the two ends, in any order, each once. Returns the word `tls`.
+fn conditions<'a>(rule: &mut Rule, words: &mut Words<'a>) -> Result<Option<Word<'a>>, Fault> {
+    let (mut has_direction, mut tls) = (false, None);
     while let Some(word) = words.next() {
         match word.text {
             "in" | "out" | "both" | "forwarded" => {
@@ -85,18 +87,39 @@ fn conditions(rule: &mut Rule, words: &mut Words<'_>) -> Result<(), Fault> {
                 once(rule.group.is_some(), word, "the control group")?;
                 rule.group = Some(group(word, words)?);
             }
+            "tls" => {
+                once(rule.needs_tls, word, "`tls`")?;
+                rule.needs_tls = true;
+                tls = Some(word);
+            }
             "log" => {
                 once(rule.is_logged, word, "`log`")?;
                 rule.is_logged = true;
             }
             text => {
                 return Err(word.fault(format!(
-                    "`{text}` is no condition: use in, out, both, forwarded, on INTERFACE, user NAME, cgroup PATH, unit UNIT, log"
+                    "`{text}` is no condition: use in, out, both, forwarded, on INTERFACE, user NAME, cgroup PATH, unit UNIT, tls, log"
                 )));
             }
         }
     }
-    Ok(())
+    Ok(tls)
+}
+
+/// Only of a connection of this host it can be said whether it is protected.
+fn can_need_tls(rule: &Rule) -> Result<(), &'static str> {
+    if rule.action == Action::Deny {
+        return Err("what is denied needs no protection: `tls` is for rules that permit");
+    }
+    if rule.protocol != Protocol::Number(Protocol::TCP) {
+        return Err("TLS protects connections of tcp: name that protocol");
+    }
+    match rule.direction {
+        Direction::In | Direction::Out | Direction::Both => Ok(()),
+        Direction::Forwarded | Direction::Any => Err(
+            "whether a connection is protected is known of this host's sockets: say in, out or both",
+        ),
+    }
 }
 
 fn once(is_there: bool, word: Word<'_>, what: &str) -> Result<(), Fault> {

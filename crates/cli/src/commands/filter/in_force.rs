@@ -172,8 +172,12 @@ pub(in crate::commands) fn denial(
         let packet = Packet::between(protocol, from, to, way);
         let packet = Packet { interface: LOOPBACK, user, group, ..packet };
         let rule = list.first_match(&packet, &machine);
-        let action = rule.map_or(list.default, |rule| list.rules[rule].action);
-        (action == Action::Deny).then(|| match rule {
+        let is_denied = match rule.map(|rule| &list.rules[rule]) {
+            // What is asked about is not what the gateway protects.
+            Some(rule) => rule.action == Action::Deny || rule.needs_tls,
+            None => list.default == Action::Deny,
+        };
+        is_denied.then(|| match rule {
             Some(rule) if list.line_of(rule) == 0 => named(&list, rule),
             Some(rule) => format!("{file}:{}: {}", list.line_of(rule), list.rules[rule]),
             None => format!("{file}: default {}", list.default_words()),

@@ -43,6 +43,7 @@ pub(super) fn execute(args: &FilterTestArgs) -> Result<(), FilterError> {
 /// What the graph says, and what stands behind it.
 struct Answer {
     action: Action,
+    needs_tls: bool,
     /// The rule that decides; `None`: the default.
     by: Option<String>,
     line: Option<usize>,
@@ -61,6 +62,7 @@ impl Answer {
         let behind = rule.map_or(list.rules.len(), |rule| rule + 1);
         Self {
             action,
+            needs_tls: rule.is_some_and(|rule| list.rules[rule].needs_tls),
             by: rule.map(|rule| named(list, rule)),
             line: rule.map(|rule| list.line_of(rule)).filter(|&line| line > 0),
             hides: hidden(packet, action, behind, list, machine),
@@ -71,6 +73,7 @@ impl Answer {
     fn of_derived(packet: &Packet, rule: &Rule, list: &RuleList, machine: &Machine) -> Self {
         Self {
             action: rule.action,
+            needs_tls: false,
             by: Some(format!("derived: {rule}")),
             line: None,
             hides: hidden(packet, rule.action, 0, list, machine),
@@ -79,7 +82,8 @@ impl Answer {
 
     fn to_text(&self, packet: &Packet) -> String {
         let by = self.by.as_deref().unwrap_or("no rule matches, so the default decides");
-        let mut text = format!("{packet}\n  -> {}: {by}\n", self.action);
+        let only = if self.needs_tls { " if TLS protects the connection" } else { "" };
+        let mut text = format!("{packet}\n  -> {}{only}: {by}\n", self.action);
         if let Some(hides) = &self.hides {
             text += &format!("  Without it the answer would be another, by {hides}\n");
         }
@@ -90,6 +94,7 @@ impl Answer {
         json!({
             "packet": packet.to_string(),
             "action": self.action.to_string(),
+            "needs_tls": self.needs_tls,
             "line": self.line,
             "rule": self.by,
             "hides": self.hides,

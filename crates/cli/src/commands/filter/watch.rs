@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use sidestep_bpf::{Cgroup, Filter, Identity, Log, LogLine, Totals};
-use sidestep_filter::{NO_USER, RuleList};
+use sidestep_filter::{Action, NO_USER, RuleList, Verdict};
 
 use super::answer::{FilterError, named};
 use super::control_groups::ControlGroups;
@@ -153,7 +153,14 @@ impl Shown {
         if let Some((pid, name)) = &self.program {
             text += &format!(", {name} ({pid})");
         }
-        text + &format!("; {rule}")
+        let why = if self.lacks_tls() { "not protected by TLS, by " } else { "" };
+        text + &format!("; {why}{rule}")
+    }
+
+    /// The rule permits what TLS protects, and this was not.
+    fn lacks_tls(&self) -> bool {
+        let Verdict { action, needs_tls, .. } = self.line.verdict;
+        action == Action::Deny && needs_tls
     }
 
     fn to_json(&self) -> String {
@@ -162,6 +169,7 @@ impl Shown {
         let value = json!({
             "time": self.time.to_string(),
             "action": verdict.action.to_string(),
+            "lacks_tls": self.lacks_tls(),
             "packet": packet.to_string(),
             "way": packet.way.to_string(),
             "protocol": packet.protocol,
@@ -217,12 +225,12 @@ fn time_of(ns: u64) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sidestep_filter::graph::Verdict;
-    use sidestep_filter::{Action, Packet, Way};
+    use sidestep_filter::{Packet, Way};
 
     fn shown() -> Shown {
         let ends = ["10.1.2.3:5000", "192.0.2.7:443"].map(|it| it.parse().unwrap());
-        let verdict = Verdict { action: Action::Deny, rule: Some(2), is_logged: true };
+        let verdict =
+            Verdict { action: Action::Deny, rule: Some(2), is_logged: true, needs_tls: false };
         let line = LogLine {
             time_ns: 1,
             identity: [1; 7],
@@ -242,7 +250,13 @@ mod tests {
         let text = "1970-01-01T00:00:00.000000Z deny tcp 10.1.2.3:5000 192.0.2.7:443 in: 60 bytes, \
                     interface 0, user root, /web.service, nginx (9); line 7: deny tcp any any log";
         assert_eq!(shown().to_text(), text);
-        let value: Value = serde_json::from_str(&shown().to_json()).unwrap();
+        let mut shown = shown();
+        shown.line.verdict.needs_tls = true;
+        assert!(
+            shown.to_text().ends_with("; not protected by TLS, by line 7: deny tcp any any log")
+        );
+        let shown = self::shown();
+        let value: Value = serde_json::from_str(&shown.to_json()).unwrap();
         assert_eq!((&value["pid"], &value["cgroup"]), (&9.into(), &"/web.service".into()));
         assert_eq!((&value["source_port"], &value["bytes"]), (&5000.into(), &60.into()));
     }

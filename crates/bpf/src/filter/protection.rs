@@ -1,0 +1,194 @@
+//! Rules with `tls`: what they permit has to be protected.
+//!
+//! That a connection is, the gateway says, which speaks TLS on its socket: by an option of `setsockopt` before its first record
+//! ([`sidestep_wire::verdict::PROTECTED`]). The word is kept with the socket. Of other connections such a rule lets
+//! segments without bytes pass, so they begin and end, and no byte that leaves.
+//!
+//! # What arrives before the gateway has the connection
+//!
+//! A client's first record may be there before the program has accepted the connection and the gateway has it. To drop it would cost
+//! a fifth of a second, until TCP sends it again. So it passes if it begins as a handshake of TLS does, and what comes behind it, up to
+//! [`EARLY_MAX`] bytes. TCP gives a program nothing before the first byte, so a program that speaks no TLS is
+//! never given a stream that begins otherwise, and no answer of it leaves.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use nix::errno::Errno;
+use nix::sys::socket::setsockopt;
+use sidestep_filter::Graph;
+use sidestep_filter::graph::{DENIES, NEEDS_TLS, field};
+
+use super::frame::{HEADER, Hook, key, skb};
+use super::programs::{Way, load_header, sock};
+use crate::assembler::Register::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
+use crate::assembler::{Assembler, Helper, Register};
+use crate::key::sockopt;
+use crate::map::{MapDefinition, MapKind};
+
+const PROTECTED: &str = "protected";
+/// Bytes that a connection may have received before the gateway has it: the longest handshake of TLS that programs send first
+/// is a record.
+const EARLY_MAX: i32 = 16 << 10;
+/// Bytes of a header of IPv4 without options.
+const IP_LEN: i32 = 20;
+/// Bytes of a header of TCP without options.
+const TCP_LEN: i32 = 20;
+/// Where it has its length, in words, in the upper four bits.
+const LEN_AT: i16 = 12;
+/// A record of TLS begins with its kind, here that of a handshake, and the version, whose first byte is 3.
+const RECORD_LEN: i32 = 3;
+const HANDSHAKE: i32 = 22;
+const VERSION: i32 = 3;
+
+/// With each socket that the gateway protects a 1.
+pub(super) const MAP: MapDefinition = MapDefinition {
+    name: PROTECTED,
+    kind: MapKind::SkStorage,
+    key_len: 4,
+    value_len: 8,
+    entries_max: 0,
+    on_demand: true,
+};
+
+mod option {
+    use nix::{setsockopt_impl, sockopt_impl};
+    use sidestep_wire::verdict;
+
+    sockopt_impl!(
+        /// The connection is protected.
+        Protected, SetOnly, verdict::LEVEL, verdict::PROTECTED, u64
+    );
+}
+
+/// Tells the filter of the host that on this connection the caller speaks TLS and nothing else. False: no filter is in force for
+/// the socket.
+///
+/// # Errors
+/// The filter does not believe this process, which is not root's ([`io::ErrorKind::PermissionDenied`]); or it is no socket.
+pub fn tell_protected(socket: impl AsFd) -> io::Result<bool> {
+    match setsockopt(&socket, option::Protected, &0) {
+        Ok(()) => Ok(true),
+        Err(Errno::ENOPROTOOPT) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A part of the gate of questions: the socket of context `R6` is protected.
+pub(super) fn note(a: &mut Assembler) {
+    a.load_map(R1, PROTECTED);
+    a.load_64(R2, R6, sockopt::SK);
+    a.mov_immediate(R3, 0);
+    a.mov_immediate(R4, 1);
+    a.call(Helper::SkStorageGet);
+    a.jump_if_equal(R0, 0, "refused");
+    a.mov_immediate(R1, 1);
+    a.store_64(R0, 0, R1);
+    a.jump("noted");
+}
+
+/// Goes on behind it if `socket` is protected, and otherwise at the label.
+fn must_be_protected(a: &mut Assembler, socket: Register, otherwise: &'static str) {
+    a.mov(R2, socket);
+    a.load_map(R1, PROTECTED);
+    a.mov_immediate(R3, 0);
+    a.mov_immediate(R4, 0);
+    a.call(Helper::SkStorageGet);
+    a.jump_if_equal(R0, 0, otherwise);
+    a.load_64(R1, R0, 0);
+    a.jump_if_equal(R1, 0, otherwise);
+}
+
+/// Has verdict `R7` deny where it asks for TLS and the packet is of a connection without. Of one that has it, it asks no more, so
+/// that it can be kept.
+pub(super) fn judge(a: &mut Assembler, graph: &Graph, way: Way) {
+    if !graph.has(NEEDS_TLS) {
+        return;
+    }
+    a.mov(R1, R7);
+    a.and_immediate(R1, NEEDS_TLS as i32);
+    a.jump_if_equal(R1, 0, "met");
+    if way.hook == Hook::Socket {
+        judge_segment(a, way);
+    }
+    a.label("not protected");
+    a.or_immediate(R7, DENIES as i32);
+    a.store_32(R10, key(field::BEST), R7);
+    a.label("met");
+}
+
+fn judge_segment(a: &mut Assembler, way: Way) {
+    load_transport(a, way);
+    a.mov(R2, R8);
+    load_header(a, way.hook, TCP_LEN, "not protected");
+    a.load_8(R1, R10, HEADER + LEN_AT);
+    a.shift_right_immediate(R1, 4);
+    a.shift_left_immediate(R1, 2);
+    a.add(R8, R1);
+    a.label("connection");
+    a.load_64(R1, R6, skb::SK);
+    a.jump_if_equal(R1, 0, "without bytes");
+    a.call(Helper::SkFullsock);
+    a.jump_if_equal(R0, 0, "without bytes");
+    a.mov(R9, R0);
+    must_be_protected(a, R9, "plain");
+    a.and_immediate(R7, !NEEDS_TLS.cast_signed());
+    a.jump("met");
+    a.label("plain");
+    if way.number == 0 {
+        judge_early(a, way);
+    }
+    a.label("without bytes");
+    a.load_32(R1, R6, skb::LEN);
+    a.jump_if_beyond(R1, R8, "not protected");
+    a.jump("met");
+}
+
+/// `R8` = where the header of TCP begins. It is found anew, because a number of which the verifier knows something on every way here
+/// would have it look at all that follows once for each. With extension headers before it a segment counts as one with bytes.
+fn load_transport(a: &mut Assembler, way: Way) {
+    const NEXT_HEADER: i16 = 6;
+    a.mov_immediate(R2, 0);
+    load_header(a, way.hook, IP_LEN, "not protected");
+    a.load_32(R1, R6, skb::PROTOCOL);
+    a.jump_if_equal(R1, skb::IPV4, "options of ipv4");
+    a.load_8(R1, R10, HEADER + NEXT_HEADER);
+    a.mov_immediate(R8, 40);
+    a.jump_if_equal(R1, sock::TCP, "transport");
+    a.mov_immediate(R8, 0);
+    a.jump("connection");
+    a.label("options of ipv4");
+    a.load_8(R8, R10, HEADER);
+    a.and_immediate(R8, 0x0f);
+    a.shift_left_immediate(R8, 2);
+    a.label("transport");
+}
+
+/// Goes to `met` with a segment that is one of the first, whose bytes begin at `R8`, if the stream begins as TLS.
+fn judge_early(a: &mut Assembler, way: Way) {
+    a.mov(R1, R9);
+    a.call(Helper::TcpSock);
+    a.jump_if_equal(R0, 0, "without bytes");
+    a.load_64(R1, R0, sock::BYTES_RECEIVED);
+    a.jump_if_above(R1, EARLY_MAX, "without bytes");
+    a.jump_if_not_equal(R1, 0, "met");
+    a.mov(R2, R8);
+    load_header(a, way.hook, RECORD_LEN, "without bytes");
+    for (at, value) in [(0, HANDSHAKE), (1, VERSION)] {
+        a.load_8(R1, R10, HEADER + at);
+        a.jump_if_not_equal(R1, value, "without bytes");
+    }
+    a.jump("met");
+}
+
+/// Has verdict `R7` about a connection that is asked about deny where it asks for TLS and the socket at `R9` has none.
+pub(super) fn judge_asked(a: &mut Assembler, graph: &Graph) {
+    if !graph.has(NEEDS_TLS) {
+        return;
+    }
+    a.mov(R1, R7);
+    a.and_immediate(R1, NEEDS_TLS as i32);
+    a.jump_if_equal(R1, 0, "met");
+    must_be_protected(a, R9, "drop");
+    a.label("met");
+}
