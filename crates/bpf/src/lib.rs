@@ -53,7 +53,8 @@ mod tcp_option;
 pub use cgroup::Cgroup;
 pub use error::BpfError;
 pub use filter::{
-    Enforcement, Filter, GroupNumbers, Hits, Identity, LINES_MAX, Log, LogLine, NumberedGroup, RuleSet, Totals, is_denied, tell_partner, tell_protected,
+    Enforcement, Filter, GroupNumbers, Hits, Identity, LINES_MAX, Log, LogLine, NumberedGroup,
+    RuleSet, Totals, is_denied, tell_partner, tell_protected,
 };
 pub use forwarding::{FLOWS_MAX, Flow, Forwarding, Hop, Lease, ROUTES_MAX, Tally};
 pub use others::{PacketProgram, packet_programs};

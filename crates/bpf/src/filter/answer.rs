@@ -12,9 +12,9 @@ use sidestep_filter::graph::{DENIES, field};
 use sidestep_wire::verdict::{self, Question};
 
 use super::entry;
-use super::frame::{Answers, key};
+use super::frame::{Answers, key, sock};
 use super::groups::store_mark;
-use super::programs::{JUDGES_ASKED, clear_key, pass_on, sock, walk};
+use super::programs::{JUDGES_ASKED, clear_key, pass_on, walk};
 use super::rule_set::RuleSet;
 use super::{partners, protection};
 use crate::assembler::Register::{R0, R1, R2, R3, R4, R6, R7, R9, R10};

@@ -1,6 +1,9 @@
-//! What the programs for packets begin with: who asks, the packet's context, and where their stack has what.
+//! What the programs for packets begin with: who asks, the packet's context and socket, where their stack has what, and how a header is read.
 
 use sidestep_filter::graph::KEY_WORDS;
+
+use crate::assembler::Register::{R0, R1, R3, R4, R5, R6, R10};
+use crate::assembler::{Assembler, Helper};
 
 /// Where the kernel asks about a packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,6 +31,31 @@ impl Hook {
     }
 }
 
+/// One of the ways of packets.
+#[derive(Clone, Copy)]
+pub(super) struct Way {
+    pub(super) gate: &'static str,
+    pub(super) judge: &'static str,
+    /// The programs of the sets.
+    pub(super) judges: &'static str,
+    pub(super) section: &'static str,
+    /// As the key of a packet has it.
+    pub(super) number: i32,
+    pub(super) hook: Hook,
+}
+
+/// `struct bpf_sock` and `struct bpf_tcp_sock`.
+pub(super) mod sock {
+    pub(in super::super) const PROTOCOL: i16 = 12;
+    pub(in super::super) const MARK: i16 = 16;
+    pub(in super::super) const STATE: i16 = 72;
+    pub(in super::super) const TCP: i32 = 6;
+    pub(in super::super) const UDP: i32 = 17;
+    pub(in super::super) const ESTABLISHED: i32 = 1;
+    pub(in super::super) const SEGMENTS_IN: i16 = 56;
+    pub(in super::super) const BYTES_RECEIVED: i16 = 80;
+}
+
 /// `struct __sk_buff` of `linux/bpf.h`.
 pub(super) mod skb {
     pub(in super::super) const LEN: i16 = 0;
@@ -53,4 +81,22 @@ pub(super) const VERDICT: i16 = HEADER - 16;
 
 pub(super) fn key(word: usize) -> i16 {
     KEY + 4 * word as i16
+}
+
+/// Reads `len` bytes at offset `R2` of the packet, from the header of IP on. If it is shorter it goes to the label.
+pub(super) fn load_header(a: &mut Assembler, hook: Hook, len: i32, shorter: &'static str) {
+    /// `BPF_HDR_START_NET`.
+    const FROM_IP: i32 = 1;
+    a.mov(R1, R6);
+    a.address(R3, R10, HEADER);
+    a.mov_immediate(R4, len);
+    match hook {
+        Hook::Socket => a.call(Helper::SkbLoadBytes),
+        // There the packet begins with the frame's header, of whatever length.
+        Hook::Interface => {
+            a.mov_immediate(R5, FROM_IP);
+            a.call(Helper::SkbLoadBytesRelative);
+        }
+    }
+    a.jump_if_negative(R0, shorter);
 }

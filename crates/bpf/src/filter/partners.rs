@@ -27,8 +27,7 @@ use sidestep_filter::graph::{DENIES, field};
 use sidestep_wire::roce;
 use sidestep_wire::verdict::{LINKED, Partner, UNLINKED};
 
-use super::frame::{key, skb};
-use super::programs::{Way, sock};
+use super::frame::{Way, key, skb, sock};
 use crate::assembler::Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
 use crate::assembler::{Assembler, Helper};
 use crate::key::sockopt;

@@ -42,12 +42,12 @@ use sidestep_filter::graph::{
 };
 use sidestep_filter::{Graph, NO_USER};
 
-use super::frame::{Answers, HEADER, Hook, KEY, PLACE, VERDICT, key, skb};
+use super::frame::{Answers, HEADER, Hook, KEY, PLACE, VERDICT, Way, key, load_header, skb, sock};
 use super::log;
 use super::rule_set::RuleSet;
 use super::state::{self, OPEN, STATE, STATE_SLOT};
 use super::{entry, groups, partners, protection};
-use crate::assembler::Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R10};
+use crate::assembler::Register::{R0, R1, R2, R3, R4, R6, R7, R8, R10};
 use crate::assembler::{Assembler, Helper};
 use crate::map::{MapDefinition, MapKind};
 use crate::object_file::Program;
@@ -72,19 +72,6 @@ pub(super) const PAGE_NODES: usize = 256;
 pub(super) type Page = [Node; PAGE_NODES];
 
 const EMPTY_PAGE: Page = [[0; 4]; PAGE_NODES];
-
-/// One of the ways of packets.
-#[derive(Clone, Copy)]
-pub(super) struct Way {
-    pub(super) gate: &'static str,
-    pub(super) judge: &'static str,
-    /// The programs of the sets.
-    pub(super) judges: &'static str,
-    pub(super) section: &'static str,
-    /// As the key of a packet has it.
-    pub(super) number: i32,
-    pub(super) hook: Hook,
-}
 
 pub(super) const WAYS: [Way; 2] = [
     Way {
@@ -128,18 +115,6 @@ mod kept {
     pub(super) const IS_THERE: i32 = 2;
     /// Above them: by which roots it was found.
     pub(super) const PAIR_SHIFT: i32 = 8;
-}
-
-/// `struct bpf_sock` and `struct bpf_tcp_sock`.
-pub(super) mod sock {
-    pub(in super::super) const PROTOCOL: i16 = 12;
-    pub(in super::super) const MARK: i16 = 16;
-    pub(super) const STATE: i16 = 72;
-    pub(in super::super) const TCP: i32 = 6;
-    pub(in super::super) const UDP: i32 = 17;
-    pub(super) const ESTABLISHED: i32 = 1;
-    pub(super) const SEGMENTS_IN: i16 = 56;
-    pub(in super::super) const BYTES_RECEIVED: i16 = 80;
 }
 
 /// The maps of the gates.
@@ -394,24 +369,6 @@ pub(super) fn clear_key(a: &mut Assembler, default: u32) {
     for word in [key(field::BEST), VERDICT] {
         a.store_immediate_32(R10, word, default as i32);
     }
-}
-
-/// Reads `len` bytes at offset `R2` of the packet, from the header of IP on. If it is shorter it goes to the label.
-pub(super) fn load_header(a: &mut Assembler, hook: Hook, len: i32, shorter: &'static str) {
-    /// `BPF_HDR_START_NET`.
-    const FROM_IP: i32 = 1;
-    a.mov(R1, R6);
-    a.address(R3, R10, HEADER);
-    a.mov_immediate(R4, len);
-    match hook {
-        Hook::Socket => a.call(Helper::SkbLoadBytes),
-        // There the packet begins with the frame's header, of whatever length.
-        Hook::Interface => {
-            a.mov_immediate(R5, FROM_IP);
-            a.call(Helper::SkbLoadBytesRelative);
-        }
-    }
-    a.jump_if_negative(R0, shorter);
 }
 
 /// Puts words of an address from the header into the key.

@@ -2,7 +2,7 @@
 //!
 //! That a connection is, the gateway says, which speaks TLS on its socket: by an option of `setsockopt` before its first record
 //! ([`sidestep_wire::verdict::PROTECTED`]). The word is kept with the socket. Of other connections such a rule lets
-//! segments without bytes pass, so they begin and end, and no byte that leaves.
+//! segments without bytes pass, so they begin and end, and no byte leaves.
 //!
 //! # What arrives before the gateway has the connection
 //!
@@ -19,8 +19,7 @@ use nix::sys::socket::setsockopt;
 use sidestep_filter::Graph;
 use sidestep_filter::graph::{DENIES, NEEDS_TLS, field};
 
-use super::frame::{HEADER, Hook, key, skb};
-use super::programs::{Way, load_header, sock};
+use super::frame::{HEADER, Hook, Way, key, load_header, skb, sock};
 use crate::assembler::Register::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
 use crate::assembler::{Assembler, Helper, Register};
 use crate::key::sockopt;

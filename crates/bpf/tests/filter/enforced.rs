@@ -31,7 +31,8 @@ fn only_marked_sockets_send_bytes() {
             let error = server.read(&mut [0]).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::WouldBlock, "the socket has no mark");
             let line = enforcement.take().expect("a line about the packet");
-            let verdict = Verdict { action: Action::Deny, rule: Some(1), is_logged: true };
+            let verdict =
+                Verdict { action: Action::Deny, rule: Some(1), is_logged: true, needs_tls: false };
             assert_eq!((line.verdict, line.packet.ports.1), (verdict, port));
             assert!(enforcement.dropped(1).unwrap() > 0);
             assert_eq!(enforcement.dropped(0).unwrap(), 0);
