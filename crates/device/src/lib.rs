@@ -67,6 +67,8 @@ pub mod names;
 #[cfg(not(loom))]
 mod netlink;
 #[cfg(not(loom))]
+pub mod onlooker;
+#[cfg(not(loom))]
 pub mod overcommit;
 #[cfg(not(loom))]
 pub mod program;

@@ -216,6 +216,15 @@ impl ClcBox {
     }
 }
 
+/// Offset of a slot's record in bytes.
+///
+/// # Panics
+/// There is no such slot.
+pub(crate) fn record_at(slot: usize) -> usize {
+    assert!(slot < SLOTS);
+    RECORDS_AT + slot * size_of::<Record>()
+}
+
 /// A mapped slab, ours or the peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slab(Mapping);
@@ -254,8 +263,7 @@ impl Slab {
     /// The record of a slot.
     #[must_use]
     pub fn record(&self, slot: usize) -> &'static Record {
-        assert!(slot < SLOTS);
-        self.0.get(RECORDS_AT + slot * size_of::<Record>())
+        self.0.get(record_at(slot))
     }
 
     /// The CLC box of a slot.

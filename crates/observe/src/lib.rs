@@ -23,7 +23,7 @@
 //! [`allowance`](host::allowance).
 //!
 //! ```text
-//!   hold, end_denied  snapshot ── watch, glances, shown   what an operator asks and says
+//!   hold, end_denied  snapshot ── watch, glances, shown, tap   what an operator asks and says
 //!         │              │
 //!         │            survey ── holders             which process holds which state
 //!         │           ╱      ╲
@@ -50,13 +50,14 @@ mod program;
 mod shown;
 mod snapshot;
 mod survey;
+mod tap;
 mod watch;
 
 pub use denials::{Denied, end_denied};
 pub use glances::Glances;
 pub use holds::{Reached, Whose, hold, release};
 pub use host::state_file::StateId;
-pub use program::connection::{Connection, Mode, Role};
+pub use program::connection::{Connection, Mode, Place, Role};
 pub use program::counters::{Counters, Handshakes, Rings, Sizes};
 pub use program::decision::{Decision, Verdict};
 pub use program::fallback::Fallback;
@@ -65,4 +66,5 @@ pub use program::totals::Totals;
 pub use program::{LeftAlone, Program};
 pub use shown::Shown;
 pub use snapshot::Snapshot;
+pub use tap::{Begin, End, Finder, Finding, Look, Tap, TapId};
 pub use watch::{Watch, Watched};

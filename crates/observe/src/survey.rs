@@ -181,7 +181,8 @@ impl Found {
         seen.into_iter().filter_map(move |(place, seen)| {
             let holder = self.holders.meant_by(seen.user_pid, owner)?;
             let (pid, program) = (holder.pid, holder.program.clone());
-            Some((self.number, place, seen.into_connection(self.source.id, pid, program)))
+            let connection = seen.into_connection((self.source.id, place), pid, program);
+            Some((self.number, place, connection))
         })
     }
 }
@@ -291,6 +292,7 @@ mod tests {
             fallback: None,
             descriptor: None,
             session: None,
+            place: only(1001).place,
         };
         assert_eq!(only(1001), expected);
     }

@@ -385,6 +385,7 @@ pub(super) mod tests {
             fallback: None,
             descriptor: None,
             session: None,
+            place: None,
         }
     }
 
@@ -408,6 +409,7 @@ pub(super) mod tests {
             fallback,
             descriptor: None,
             session: None,
+            place: None,
         }
     }
 

@@ -41,6 +41,17 @@ pub struct Connection {
     /// Of a connection to another host, that goes by the gateway: our port on the way there.
     /// `mode` is about that way, the addresses and the role about where it leads.
     pub session: Option<u16>,
+    /// `None`: it is untracked, and has no slot.
+    pub place: Option<Place>,
+}
+
+/// Where a connection is in its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// Index of its slot.
+    pub slot: usize,
+    /// Which of the connections that the slot has had, one after the other, it is.
+    pub generation: u32,
 }
 
 /// Who opened a connection.
@@ -107,6 +118,8 @@ pub(crate) struct Seen {
     counters: Counters,
     fallback: Option<Fallback>,
     session: Option<u16>,
+    /// Of its slot, if it has one.
+    generation: Option<u32>,
 }
 
 impl Seen {
@@ -155,6 +168,7 @@ impl Seen {
             counters: Counters::read(&slot.counters),
             fallback,
             session: Some(session as u16).filter(|port| *port != 0),
+            generation: Some(slot.generation.load(Ordering::Relaxed)),
         })
     }
 
@@ -172,11 +186,17 @@ impl Seen {
             counters: *counters,
             fallback: Fallback::of(ProgramDid::TooShort.into()),
             session: None,
+            generation: None,
         }
     }
 
-    /// A connection of this state, used by this process.
-    pub(crate) fn into_connection(self, state: StateId, pid: u32, program: String) -> Connection {
+    /// A connection of this state, at this index of its slots, used by this process.
+    pub(crate) fn into_connection(
+        self,
+        (state, slot): (StateId, usize),
+        pid: u32,
+        program: String,
+    ) -> Connection {
         Connection {
             state,
             pid,
@@ -191,6 +211,7 @@ impl Seen {
             fallback: self.fallback,
             descriptor: self.descriptor,
             session: self.session,
+            place: self.generation.map(|generation| Place { slot, generation }),
         }
     }
 }
@@ -246,7 +267,7 @@ mod tests {
         set(&slot.send_ring_len, 65_536);
         let is_smc = || {
             let seen = Seen::read(slot).unwrap();
-            seen.into_connection(StateId::default(), 1, String::new()).is_smc()
+            seen.into_connection((StateId::default(), 0), 1, String::new()).is_smc()
         };
         assert!(is_smc());
         slot.reason.store(Reason::PeerBroke(Field::UNTOLD).word(), Ordering::Relaxed);

@@ -658,6 +658,7 @@ mod tests {
             fallback,
             descriptor: None,
             session: None,
+            place: None,
         }
     }
 
