@@ -21,6 +21,7 @@ mod namespaces;
 pub(crate) mod place;
 mod report;
 mod syslog;
+mod tap;
 mod vip;
 mod web;
 pub(crate) mod workloads;

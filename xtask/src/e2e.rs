@@ -21,6 +21,7 @@ mod pid_namespaces;
 mod policy;
 mod reload;
 mod stage;
+mod tap;
 mod tcp_option;
 mod tls;
 mod units;

@@ -10,6 +10,7 @@ mod log;
 mod service;
 mod subject;
 mod support;
+mod tap;
 mod target;
 mod top;
 mod vip;
@@ -33,6 +34,7 @@ use log::parse_log;
 pub(crate) use service::{ServiceArgs, ServiceStatusArgs};
 pub(crate) use subject::{Subject, canonical};
 pub(crate) use support::SupportArgs;
+pub(crate) use tap::TapArgs;
 pub(crate) use target::Target;
 pub(crate) use top::{SortColumn, TopArgs};
 
@@ -89,6 +91,8 @@ pub(crate) enum Command {
     Ss(SsArgs),
     /// Watch what programs and connections do now, the busiest first
     Top(TopArgs),
+    /// Write what goes through shared memory as a packet capture, for Wireshark
+    Tap(TapArgs),
     /// Count what Sidestep programs have had: connections, handshakes, rings, bytes, waits
     Stats(StatsArgs),
     /// Write a page about this host: what moved, what did not and why, what to change

@@ -25,6 +25,7 @@ mod ss;
 mod stats;
 mod support;
 mod systemd;
+mod tap;
 mod tls;
 mod top;
 mod vip;
@@ -45,6 +46,7 @@ pub(crate) fn execute(args: Args) -> i32 {
         Command::Doctor(args) => doctor::execute(&args),
         Command::Ss(args) => ss::execute(&args),
         Command::Top(args) => top::execute(&args),
+        Command::Tap(args) => tap::execute(&args),
         Command::Stats(args) => stats::execute(&args),
         Command::Report(args) => report::execute(&args),
         Command::Assess(args) => assess::execute(&args),

@@ -20,7 +20,7 @@
 mod finder;
 mod trail;
 
-use crate::program::connection::{Connection, Place};
+use crate::program::connection::{Connection, Place, Role};
 use core::sync::atomic::{Ordering, fence};
 use sidestep_device::onlooker::{self, View};
 use sidestep_device::slab::{Record, flag};
@@ -145,6 +145,13 @@ impl Tap {
         self.begin
     }
 
+    /// Which end has opened the connection.
+    #[must_use]
+    pub fn opener(&self) -> usize {
+        let is_server = |end: &Connection| end.role == Role::Server;
+        usize::from(self.ends[0].as_ref().is_some_and(is_server))
+    }
+
     /// The end whose program was traced, and the other one, if it was seen.
     #[must_use]
     pub fn ends(&self) -> [Option<&Connection>; 2] {
@@ -237,8 +244,7 @@ impl Side {
 
 impl Direction {
     fn begin(begin: Begin, sender: &Side, receiver: &Side) -> Self {
-        let [sending, identity] = [sender.record(), sender.record()];
-        let (sending, identity) = (&sending.sending, &identity.identity);
+        let Record { sending, identity, .. } = sender.record();
         let position = match begin {
             Begin::Start => 0,
             Begin::Now => sending.producer.claim(),
@@ -250,17 +256,18 @@ impl Direction {
                 identity.ring_len.load(Ordering::Relaxed),
             ),
             trail: Trail::from(position),
-            turns: sending.way.turns().saturating_sub(1),
+            // Of a direction that has turned more than once it is not known what went by TCP.
+            turns: match sending.way.turns() {
+                0 | 1 => 0,
+                more => more,
+            },
             by_tcp: 0,
             left_at: 0,
             handed_out: sender.handed_out_while_connected(),
             is_over: false,
         };
-        // Of a direction that has turned more than once it is not known what went by TCP.
-        if begin != Begin::Start && direction.turns == 0 {
+        if begin != Begin::Start {
             direction.follow(&sending.way);
-        } else if begin != Begin::Start {
-            direction.turns = sending.way.turns();
         }
         direction
     }
@@ -432,6 +439,7 @@ mod tests {
         assert_eq!(first, (76, b"hello".to_vec(), 0));
         assert_eq!(second, (0, b"answer".to_vec(), 70));
         let [Some(traced), None] = tap.ends() else { panic!("{:?}", tap.ends()) };
+        assert_eq!(tap.opener(), 1, "it has accepted");
         assert_eq!(TapId::of(traced), Some(tap.id()));
     }
 

@@ -15,7 +15,7 @@ use super::launch::{self, Dialogue, Transport};
 use super::measure::{Bound, Compare, Spread};
 use super::report::Pair;
 use super::{
-    brokers, databases, distributor, files, filter, ftp, hosts, namespaces, syslog, vip, web,
+    brokers, databases, distributor, files, filter, ftp, hosts, namespaces, syslog, tap, vip, web,
 };
 use crate::cpus;
 
@@ -392,6 +392,28 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         sampling: Sampling::Runs(|lab, transport| {
             namespaces::modeled(lab, transport, "CRR10(64B/8kB)")
         }),
+    },
+    // With an onlooker, against without.
+    Workload {
+        name: "tap-stream",
+        packages: &["iperf3"],
+        rows: &[
+            Row::ratio("iperf3, tapped / not", "GB/s", Compare::SmcOverTcp, 0.85, 0.95),
+            Row::ratio("  after the tap / never", "GB/s", Compare::SmcOverTcp, 0.97, 1.0),
+        ],
+        sampling: Sampling::Runs(tap::stream),
+    },
+    Workload {
+        name: "tap-rr10",
+        packages: &["gcc"],
+        rows: &[Row::ratio(
+            "RR10(2KB/2KB), tapped / not",
+            "tran/s",
+            Compare::SmcOverTcp,
+            0.85,
+            0.95,
+        )],
+        sampling: Sampling::Runs(tap::requests),
     },
     // Between hosts, over soft RNICs, which are a convenience and not the fast path.
     Workload {

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::stage::{Mix, Stage};
 use super::{
     containers, demotion, distant, distributor, figures, filter, hosts, learning, metrics,
-    outsiders, pid_namespaces, policy, reload, tcp_option, tls, units, versions, vip,
+    outsiders, pid_namespaces, policy, reload, tap, tcp_option, tls, units, versions, vip,
 };
 use crate::bench::launch::{self, Dialogue, Transport};
 use crate::bench::place;
@@ -93,6 +93,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("demotion", &["python3"], demotion::threads),
     Case::alone("demotion-epoll", &["python3"], demotion::epoll),
     Case::alone("ip-filter", &["redis-server", "python3", "unshare", "nsenter"], filter::filter),
+    Case::alone("tap", &["python3", "tshark"], tap::streams),
     Case::alone("metrics", &["/usr/bin/redis-server", "redis-benchmark"], metrics::metrics),
     Case::alone("versions", &["python3"], versions::programs),
     Case::alone("versions-handed-on", &["python3"], versions::handed_on),

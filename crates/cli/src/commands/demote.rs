@@ -45,13 +45,20 @@ fn report(command: &str, done: Result<String, Untold>) -> i32 {
     }
 }
 
+/// Why it is not known whose connections are meant.
+#[derive(Debug, Error)]
+pub(super) enum NotMeant {
+    #[error("cannot list /proc: {0}")]
+    Processes(#[from] io::Error),
+    #[error("{0} is both a process and a port: say pid:{0} or :{0}")]
+    Ambiguous(u32),
+}
+
 /// Why a program was not told.
 #[derive(Debug, Error)]
 enum Untold {
-    #[error("cannot list /proc: {0}")]
-    Processes(io::Error),
-    #[error("{0} is both a process and a port: say pid:{0} or :{0}")]
-    Ambiguous(u32),
+    #[error(transparent)]
+    Target(#[from] NotMeant),
     #[error(
         "there is no Sidestep program {0} with TCP connections; `sidestep ss --totals` lists them"
     )]
@@ -75,7 +82,7 @@ fn tell(
     say: impl Fn(Whose) -> io::Result<Reached>,
 ) -> Result<Reached, Untold> {
     let whose = whose(target)?;
-    let reached = say(whose).map_err(Untold::Processes)?;
+    let reached = say(whose).map_err(NotMeant::Processes)?;
     ss::say_curtailed(command, &reached.curtailed);
     let is_process = matches!(whose, Whose::Process(_));
     if !reached.full.is_empty() {
@@ -94,21 +101,21 @@ fn tell(
 }
 
 /// A bare number is a process if a Sidestep program has it, and else a port.
-fn whose(target: Target) -> Result<Whose, Untold> {
+pub(super) fn whose(target: Target) -> Result<Whose, NotMeant> {
     let number = match target {
         Target::All => return Ok(Whose::All),
         Target::Process(pid) => return Ok(Whose::Process(pid)),
         Target::Port(port) => return Ok(Whose::Port(port)),
         Target::Number(number) => number,
     };
-    let mut snapshot = Snapshot::take().map_err(Untold::Processes)?;
+    let mut snapshot = Snapshot::take()?;
     snapshot.find_addresses();
     let is_process = snapshot.programs.iter().any(|program| program.pids.contains(&number));
     let port = u16::try_from(number).ok();
     let servers = snapshot.connections.iter().filter_map(Connection::server);
     let is_port = servers.map(|server| server.port()).any(|used| Some(used) == port);
     match (is_process, port) {
-        (true, Some(_)) if is_port => Err(Untold::Ambiguous(number)),
+        (true, Some(_)) if is_port => Err(NotMeant::Ambiguous(number)),
         (false, Some(port)) => Ok(Whose::Port(port)),
         _ => Ok(Whose::Process(number)),
     }

@@ -87,6 +87,11 @@ fn of_top() {
 }
 
 #[test]
+fn of_tap() {
+    check("help-tap.txt", &["tap", "--help"]);
+}
+
+#[test]
 fn of_report() {
     check("help-report.txt", &["report", "--help"]);
 }

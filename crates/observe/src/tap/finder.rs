@@ -24,6 +24,9 @@ use std::sync::{Arc, Weak};
 /// Name of the memory file of a slab in `/proc/PID/fd`.
 const SLAB_LINK: &[u8] = b"/memfd:sidestep-slab (deleted)";
 
+/// Slabs of one process that are looked at: what a look costs is that process's doing.
+const SLABS_MAX: usize = 4096;
+
 /// Finds connections again and again, each once.
 #[derive(Debug)]
 pub struct Finder {
@@ -285,6 +288,9 @@ fn slabs_of(pid: u32) -> io::Result<Vec<SlabFile>> {
         let id = (metadata.dev(), metadata.ino());
         if slabs.iter().all(|known| (known.id, known.is_own) != (id, is_own)) {
             slabs.push(SlabFile { fd: file.into(), id, is_own });
+        }
+        if slabs.len() == SLABS_MAX {
+            break;
         }
     }
     Ok(slabs)
