@@ -31,7 +31,7 @@ pub(crate) use generate::{GenerateArgs, GenerateCommand};
 pub(crate) use host_report::HostReportArgs;
 pub(crate) use log::LogArg;
 use log::parse_log;
-pub(crate) use service::{ServiceArgs, ServiceStatusArgs};
+pub(crate) use service::{CallArgs, ServiceArgs, ServiceStatusArgs};
 pub(crate) use subject::{Subject, canonical};
 pub(crate) use support::SupportArgs;
 pub(crate) use tap::TapArgs;
@@ -85,6 +85,9 @@ pub(crate) enum Command {
     Disable(ServiceArgs),
     /// List the services that are enabled, and what there is to do about them
     Status(ServiceStatusArgs),
+    /// A client of a service, whatever that speaks; `enable` starts it
+    #[command(hide = true)]
+    Call(CallArgs),
     /// Check this machine, and a program, for what would keep connections on TCP
     Doctor(DoctorArgs),
     /// List the connections of Sidestep programs: how they travel and, if by TCP, why

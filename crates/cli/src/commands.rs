@@ -43,6 +43,7 @@ pub(crate) fn execute(args: Args) -> i32 {
         Command::Enable(args) => service::enable(&args),
         Command::Disable(args) => service::disable(&args),
         Command::Status(args) => service::status(&args),
+        Command::Call(args) => service::call(&args),
         Command::Doctor(args) => doctor::execute(&args),
         Command::Ss(args) => ss::execute(&args),
         Command::Top(args) => top::execute(&args),

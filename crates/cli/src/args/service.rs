@@ -1,5 +1,7 @@
 //! The arguments of `sidestep enable`, `disable` and `status`.
 
+use std::net::SocketAddr;
+
 /// The arguments of `sidestep enable` and `sidestep disable`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -8,9 +10,17 @@ pub(crate) struct ServiceArgs {
     #[arg(required = true, value_name = "UNIT")]
     pub(crate) units: Vec<String>,
 
-    /// Restart those that run, so that it holds at once: their connections end
+    /// Restart those that run, so that it holds at once: their connections end. `enable` then tries whether a
+    /// connection moves
     #[arg(long)]
     pub(crate) restart: bool,
+}
+
+/// The arguments of `sidestep call`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CallArgs {
+    /// Where a service listens
+    pub(crate) address: SocketAddr,
 }
 
 /// The arguments of `sidestep status`.
@@ -28,4 +38,7 @@ Examples:
   sidestep disable --restart redis-server
   sidestep status
 
-Exit status: 0 if it was done for all units, 1 if not for all.";
+Users of enabled services become pairs of `[share]` in /etc/sidestep/sidestep.toml where an agent
+runs; without one they are listed in policy.share_with_users.
+
+Exit status: 0 if it was done for all units and no connection that was tried stayed on TCP, else 1.";

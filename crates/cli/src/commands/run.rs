@@ -146,6 +146,16 @@ pub(super) fn options_for_container() -> Result<Options, ConfigError> {
     Ok(Options { log_file: None, ..options })
 }
 
+/// Where programs of this machine look for the agent.
+///
+/// # Errors
+///
+/// The machine's file has a mistake.
+pub(super) fn agent_of_machine() -> Result<PathBuf, ConfigError> {
+    let (_, configuration) = configuration_of_machine()?;
+    Ok(configuration.settings.into_options().agent_socket)
+}
+
 /// Neither the files nor the variables of the user who asks are a service's.
 fn configuration_of_machine() -> Result<(Vec<Candidate>, Configuration), ConfigError> {
     let candidates = config::candidates(None, |_| None);

@@ -4,8 +4,10 @@
 //!   enable ──> unit.rs      what systemd knows of the unit: is it there, which program, which user
 //!          ──> hardening.rs what its restrictions forbid the library
 //!          ──> drop_in.rs   /etc/systemd/system/UNIT.d/50-sidestep.conf: LD_PRELOAD and the options
-//!          ──> sharing.rs   policy.share_with_users of the machine, when services of several users are enabled
+//!          ──> sharing.rs   share.pairs of the machine, when services of several users are enabled; without an agent
+//!                           policy.share_with_users
 //!          ──> systemctl daemon-reload; restart only if told
+//!          ──> trial.rs     after a restart: do connections move?
 //! ```
 //!
 //! A drop-in is all that is left in the system. A service whose drop-in names a library that is gone starts as
@@ -14,6 +16,7 @@
 mod drop_in;
 mod hardening;
 mod sharing;
+mod trial;
 mod unit;
 
 use std::collections::BTreeSet;
@@ -25,13 +28,15 @@ use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use serde::Serialize;
 
-use super::run;
+use super::{doctor, run};
 use crate::args::{ServiceArgs, ServiceStatusArgs};
 use crate::library;
 use crate::output;
 use crate::preloadable::{self, Caller};
 use drop_in::DropIn;
-use sharing::Sharing;
+use sharing::{Key, Sharing};
+pub(super) use trial::execute as call;
+use trial::{Shown, Trial};
 use unit::{Unit, systemctl};
 
 /// How long a service that was restarted may take to begin its program.
@@ -76,7 +81,8 @@ fn carry_out(
         return 1;
     }
     for unit in done.iter().filter(|unit| unit.is_running()) {
-        is_whole &= !args.restart || restart(command, unit);
+        is_whole &=
+            !args.restart || (restart(command, unit) && (command != "enable" || tried(unit)));
         if !args.restart {
             say(&format!("{}: runs as before until: systemctl restart {}\n", unit.name, unit.name));
         }
@@ -98,6 +104,45 @@ fn restart(command: &str, unit: &Unit) -> bool {
         output::complain(command, format_args!("{}: was restarted, and {what}", unit.name));
     }
     is_so
+}
+
+/// Makes connections to a unit that runs with the library, as the users of all enabled services, and says what has become of
+/// each. False: one stayed on TCP.
+fn tried(unit: &Unit) -> bool {
+    let others = users_of_enabled();
+    let others = others.iter().filter(|user| **user != unit.user);
+    let users = std::iter::once(&unit.user).filter(|_| !unit.is_dynamic_user).chain(others);
+    let now = match Unit::load(&unit.name) {
+        Ok(now) => now,
+        Err(error) => {
+            output::complain("enable", error);
+            return false;
+        }
+    };
+    match trial::of(&now, users.map(String::as_str)) {
+        // Each is said, whatever became of the one before.
+        Ok(trials) => trials.iter().filter(|trial| !said(trial)).count() == 0,
+        Err(reason) => {
+            say(&format!("  {reason}\n"));
+            true
+        }
+    }
+}
+
+/// False: it stayed on TCP.
+fn said(trial: &Trial) -> bool {
+    let Trial { user, address, shown } = trial;
+    let whose = format!("a connection of {user} to {address}");
+    match shown {
+        Shown::Moved => say(&format!("  {whose} has moved to shared memory\n")),
+        Shown::Nothing(reason) => say(&format!("  {whose} shows nothing: {reason}\n")),
+        Shown::Stayed(reason) => {
+            let port = address.port();
+            let advice = format_args!("{whose} stayed on TCP: {reason}; see: sidestep why {port}");
+            output::complain("enable", advice);
+        }
+    }
+    !matches!(shown, Shown::Stayed(_))
 }
 
 /// Whether the unit runs with the library, or without. A service of `Type=simple` counts as started before its program
@@ -168,17 +213,28 @@ fn share(unit: &Unit) -> Result<Vec<String>, String> {
                 .to_owned(),
         ]);
     }
-    let enabled = DropIn::all().into_iter().filter_map(|it| Unit::load(&it.unit).ok());
-    let users: BTreeSet<String> =
-        enabled.filter(|it| !it.is_dynamic_user).map(|it| it.user).collect();
+    let users = users_of_enabled();
     if users.len() < 2 {
         return Ok(Vec::new());
     }
-    let added = Sharing::of_machine().add(&users)?;
-    let remark = |user: &String| {
-        format!("{user} was added to policy.share_with_users of {}", sharing::MACHINE_FILE)
+    let (key, place) = match has_agent() {
+        true => (Key::Pairs, "share.pairs"),
+        false => (Key::List, "policy.share_with_users"),
     };
+    let added = Sharing::of_machine().add(key, &users)?;
+    let remark = |it: &String| format!("{it} was added to {place} of {}", sharing::MACHINE_FILE);
     Ok(added.iter().map(remark).collect())
+}
+
+/// The users of all services that are enabled, but for those that come and go.
+fn users_of_enabled() -> BTreeSet<String> {
+    let enabled = DropIn::all().into_iter().filter_map(|it| Unit::load(&it.unit).ok());
+    enabled.filter(|it| !it.is_dynamic_user).map(|it| it.user).collect()
+}
+
+/// Whether an agent answers where programs of this machine look for it.
+fn has_agent() -> bool {
+    run::agent_of_machine().is_ok_and(|socket| doctor::call_agent(&socket).is_ok())
 }
 
 fn disable_one(unit: &Unit) -> Result<Vec<String>, String> {
@@ -187,11 +243,9 @@ fn disable_one(unit: &Unit) -> Result<Vec<String>, String> {
         return Ok(vec!["it was not enabled".to_owned()]);
     }
     drop_in.remove()?;
-    let is_listed = Sharing::of_machine().lists(&unit.user);
-    let remark = || {
-        format!("policy.share_with_users of {} still lists {}", sharing::MACHINE_FILE, unit.user)
-    };
-    Ok(is_listed.then(remark).into_iter().collect())
+    let places = Sharing::of_machine().that_name(&unit.user);
+    let remark = |place| format!("{place} of {} still names {}", sharing::MACHINE_FILE, unit.user);
+    Ok(places.into_iter().map(remark).collect())
 }
 
 /// A line of `sidestep status`, and an object of its JSON.

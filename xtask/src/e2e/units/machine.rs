@@ -35,7 +35,7 @@ const LISTENER: &str = "00000000:1B58 00000000:0000 0A";
 /// Where our scripts are in the machine.
 pub(super) const SCRIPTS: &str = "/opt/e2e";
 /// Programs begin in a control group of the machine: what the agent has attached is for those in it.
-const ENTER: &str = "mkdir -p /sys/fs/cgroup/programs && echo 0 > /sys/fs/cgroup/programs/cgroup.procs && \
+pub(super) const ENTER: &str = "mkdir -p /sys/fs/cgroup/programs && echo 0 > /sys/fs/cgroup/programs/cgroup.procs && \
                      exec \"$@\"";
 
 /// A machine that runs until it is dropped.

@@ -51,7 +51,8 @@ fn socket() -> PathBuf {
     settings.and_then(|it| it.agent_socket).unwrap_or_else(|| AGENT_SOCKET.into())
 }
 
-fn call(socket: &Path) -> io::Result<()> {
+/// Whether it answers at its socket.
+pub(in crate::commands) fn call(socket: &Path) -> io::Result<()> {
     let line = net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)?;
     Ok(net::connect(line, &SocketAddrUnix::new(socket)?)?)
 }

@@ -95,6 +95,22 @@ impl Unit {
         self.main_pid != 0
     }
 
+    /// Its processes: the first one, and those of its control group.
+    pub(super) fn pids(&self) -> Vec<u32> {
+        let group = fs::read_to_string(format!("/proc/{}/cgroup", self.main_pid));
+        let path = group.ok().and_then(|text| {
+            text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
+        });
+        let members = path
+            .and_then(|path| fs::read_to_string(format!("/sys/fs/cgroup{path}/cgroup.procs")).ok());
+        let members = members.unwrap_or_default();
+        let members = members.lines().filter_map(|line| line.parse().ok());
+        let mut pids: Vec<u32> = std::iter::once(self.main_pid).chain(members).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+
     /// Whether its first process has the library.
     pub(super) fn has_library(&self) -> bool {
         let maps = fs::read_to_string(format!("/proc/{}/maps", self.main_pid));
