@@ -1,8 +1,8 @@
 //! What users install: packages, made from a checkout, and tried on clean systems.
 //!
 //! ```text
-//!   cargo build --release ──> one tree, as it will lie below /  ──> .deb, .rpm, .tar.gz
-//!   sidestep generate     ──>   (tree.rs)                            (deb.rs, rpm.rs, tarball.rs)
+//!   cargo build --release ──> one tree, as it will lie below /  ──> .deb, .rpm, .tar.gz, .oci.tar
+//!   sidestep generate     ──>   (tree.rs)                            (deb.rs, rpm.rs, tarball.rs, oci.rs)
 //!   cargo metadata        ──> sidestep.cdx.json (sbom.rs)       ──> SHA256SUMS
 //!                                                                    │
 //!   mmdebstrap: Debian 12, Debian 13 ──> installed, upgraded with a connection live, purged (trial.rs)
@@ -11,6 +11,7 @@
 //! Times in what is made are those of the last commit, so the same checkout and tools make the same bytes.
 
 mod deb;
+mod oci;
 mod rpm;
 mod sbom;
 mod tarball;
@@ -66,12 +67,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let tree = Tree::lay(&release)?;
     let package = deb::make(&release, &tree)?;
     let archive = tarball::make(&release, &tree)?;
-    let packages = [package.clone(), rpm::make(&release, &tree)?, archive.clone()];
+    let image = oci::make(&release, &tree)?;
+    let packages = [package.clone(), rpm::make(&release, &tree)?, archive.clone(), image.clone()];
     sum(&release, &packages)?;
     for package in &packages {
         println!("{}", package.display());
     }
     if options.is_tried {
+        oci::run(&release.repo, &release.version, &image)?;
         let next =
             Release { revision: release.revision + 1, out: release.scratch("next")?, ..release };
         let upgrade = deb::make(&next, &tree)?;
