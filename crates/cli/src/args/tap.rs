@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Target, interval};
+use super::interval;
+use super::target::Target;
 
 /// The arguments of `sidestep tap`.
 #[derive(Debug, clap::Args)]

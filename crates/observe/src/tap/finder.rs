@@ -1,6 +1,6 @@
 //! Which connections in shared memory there are, and the memory that they are read from.
 
-use super::{Begin, Direction, Side, Tap, TapId};
+use super::followed::{Begin, Direction, Side, Tap, TapId};
 use crate::holds::Whose;
 use crate::host::process::is_refusal;
 use crate::host::state_file::{Access, StateFile, is_held};
