@@ -381,6 +381,9 @@ impl Session {
         if end == End::InOrder {
             // If it fails, the program sees a reset, and the peer.
             let _ = sockopt::set_socket_linger(&self.h, None);
+        }
+        // By RDMA the peer is told how it ends, and Linux as a peer lets go of what it knows of a connection whose N is reset.
+        if end == End::InOrder || (end != End::ResetBoth && matches!(self.stage, Stage::Moved(_))) {
             let _ = sockopt::set_socket_linger(&*self.n, None);
         }
         if end == End::ResetBoth {

@@ -352,7 +352,8 @@ mod tests {
         let _alone = alone();
         let (pair, other) = (Pair::new(), Pair::new());
         let outcome = pair.deny_client();
-        assert_eq!((outcome.connections, outcome.namespaces.len()), (1, 1));
+        // Programs of other tests may be in namespaces of their own.
+        assert!(outcome.connections == 1 && !outcome.namespaces.is_empty());
         assert_eq!(denied(pair.slots()), [true, true]);
         assert!(pair.slots().iter().all(|slot| slot.closes_seen.load(Ordering::Relaxed) != 0));
         assert!(!pair.is_open());

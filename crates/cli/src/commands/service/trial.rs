@@ -37,6 +37,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 const PORTS_MAX: usize = 4;
 /// How long a service may take to answer the call.
 const CONNECTING: Duration = Duration::from_secs(2);
+/// How long the agent may take to read a policy that has changed: it looks once a second.
+const READING: Duration = Duration::from_secs(3);
 /// Empty lines: a connection moves after 16 messages, and both ends need some calls more to agree.
 const LINES: usize = 64;
 const LINE_INTERVAL: Duration = Duration::from_millis(3);
@@ -75,9 +77,21 @@ pub(super) fn of<'a>(
     let trial = |(address, user): (SocketAddr, &str)| Trial {
         user: user.to_owned(),
         address,
-        shown: call(address, user).unwrap_or_else(Shown::Nothing),
+        shown: call_until_moved(address, user),
     };
     Ok(calls.map(trial).collect())
+}
+
+/// Calls again while the connection stays on TCP: the agent may not have read the policy yet that was just written.
+fn call_until_moved(address: SocketAddr, user: &str) -> Shown {
+    let deadline = Instant::now() + READING;
+    loop {
+        let shown = call(address, user).unwrap_or_else(Shown::Nothing);
+        if !matches!(shown, Shown::Stayed(_)) || Instant::now() > deadline {
+            return shown;
+        }
+        thread::sleep(LOOK_INTERVAL);
+    }
 }
 
 /// Where the unit's processes listen.
