@@ -405,8 +405,10 @@ impl Gateway {
 
     /// Whether it is to end now. The first time, it drains if there is a limit for that, or begins to store.
     fn is_told_to_end(&mut self, stop: BorrowedFd<'_>, now: Duration) -> bool {
-        // One byte for each signal; which have come together count once.
-        let _ = rustix::io::read(stop, &mut [0; 16]);
+        // One byte for each signal; which have come together count once. So does the end of all, which can be read for ever.
+        if rustix::io::read(stop, &mut [0; 16]) == Ok(0) {
+            self.poller.forget(stop);
+        }
         if self.drain.is_some() || self.storing.is_some() {
             return true;
         }

@@ -187,7 +187,6 @@ fn begin_in_between(
 /// Gateways end one after the other, and each goes on later in another process: as where a service is restarted. What programs
 /// say meanwhile, and connections that they begin, wait.
 #[test]
-#[ignore = "links are given up where both hosts restart within a second; see docs/limitations.md"]
 fn what_a_gateway_leaves_goes_on_in_the_next_one() {
     let Some(mut scene) = Scene::without_gateways(1) else { return };
     let words = [CLIENT, SERVER].map(|host| scene.with_store(host, &adapters(host, 1)));
