@@ -46,7 +46,7 @@ impl Capture {
         Ok(Self { tshark, file })
     }
 
-    /// **Errors**: [`Lacking`] if packets are missing: to whoever reads it, a peer has broken the rules.
+    /// **Errors**: [`Lacking`] if packets are missing: by such a capture a peer seems to have broken the rules.
     pub(crate) fn end(mut self) -> Result<Captured> {
         thread::sleep(CAPTURE_DELAY);
         launch::signal(self.tshark.pid(), libc::SIGINT)?;

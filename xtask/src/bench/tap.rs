@@ -1,6 +1,6 @@
 //! `sidestep tap` on busy connections: what it costs their programs.
 //!
-//! Both columns go through shared memory: in that of TCP nobody looks on, in that of SMC a tap does, and writes a file.
+//! Both columns go through shared memory: in that of TCP no tap looks on, in that of SMC one does, and writes a file.
 
 use std::fs;
 use std::process::Command;
@@ -28,7 +28,7 @@ struct Onlooker<'a> {
 }
 
 impl<'a> Onlooker<'a> {
-    /// `None` where nobody is to look on.
+    /// `None` where no tap is to look on.
     fn begin(lab: &'a Lab, transport: Transport, words: &[&str]) -> Result<Option<Self>> {
         if transport != Transport::Smc {
             return Ok(None);

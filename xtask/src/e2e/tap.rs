@@ -21,8 +21,8 @@ const SENT: usize = 400_000;
 /// A file with a header and nothing else is shorter, one with a packet longer.
 const HEADER_MAX: u64 = 200;
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// For the end of a connection to be seen.
-const AFTER_END: Duration = Duration::from_millis(500);
+/// Each end of a connection is a FIN.
+const ENDS: &str = "tcp.flags.fin == 1";
 
 pub(crate) fn streams(stage: &Stage<'_>) -> Result<String> {
     let Some(sidestep) = stage.house.launcher.observer() else {
@@ -48,7 +48,7 @@ pub(crate) fn streams(stage: &Stage<'_>) -> Result<String> {
     client.say(&SENT.to_string())?;
     client.await_line("went on", HANG)?;
     client.finish(HANG)?;
-    thread::sleep(AFTER_END);
+    await_ends(&file)?;
     launch::signal(tap.program().pid(), libc::SIGINT)?;
     tap.finish(HANG)?;
     compare(&file, port, &fs::read(&expected)?)
@@ -64,13 +64,26 @@ fn await_len(file: &Path, len: u64) -> Result<()> {
     Ok(())
 }
 
+/// Waits until the tap has written both ends of the connection. A file that grows may be cut short when it is looked at.
+fn await_ends(file: &Path) -> Result<()> {
+    let deadline = Instant::now() + HANG;
+    while !count(file, ENDS).is_ok_and(|ends| ends == 2) {
+        ensure!(Instant::now() < deadline, "{} does not have both ends", file.display());
+        thread::sleep(LOOK_INTERVAL);
+    }
+    Ok(())
+}
+
+/// The packets that a filter of tshark finds.
+fn count(file: &Path, only: &str) -> Result<usize> {
+    Ok(capture::dissect(file, only, &["-T", "fields", "-e", "frame.number"])?.lines().count())
+}
+
 /// What tshark finds, against what was sent in each direction.
 fn compare(file: &Path, port: u16, expected: &[u8]) -> Result<String> {
-    let count = |only: &str| -> Result<usize> {
-        Ok(capture::dissect(file, only, &["-T", "fields", "-e", "frame.number"])?.lines().count())
-    };
+    let count = |only| count(file, only);
     ensure!(count("tcp.flags.syn == 1")? == 2, "no handshake");
-    ensure!(count("tcp.flags.fin == 1")? == 2, "not both ends");
+    ensure!(count(ENDS)? == 2, "not both ends");
     let wrong = "tcp.analysis.retransmission || tcp.analysis.out_of_order || tcp.flags.reset == 1";
     ensure!(count(wrong)? == 0, "tshark finds segments twice, or in another order");
     ensure!(count("frame.comment contains \"SMC-D in shared memory\"")? > 0, "no comment");

@@ -47,7 +47,7 @@ pub(super) fn store(descriptor: BorrowedFd<'_>) -> io::Result<()> {
     let state =
         [NotifyState::FdStore, NotifyState::FdName(STORED), NotifyState::Custom("FDPOLL=0")];
     sd_notify::notify_with_fds(&state, &[descriptor])?;
-    // What a process has said that has ended may be nobody's: it closes this when it has come to it.
+    // systemd may not know any more of which service a process that has ended was; it closes this when it has read the message.
     let (ours, theirs) = io::pipe()?;
     sd_notify::notify_with_fds(&[NotifyState::Custom("BARRIER=1")], &[theirs.as_fd()])?;
     drop(theirs);
