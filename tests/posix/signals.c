@@ -293,6 +293,145 @@ static void handler_receives(struct pair *p)
     CHECK_EQ(handler_result, -1);
 }
 
+/* Two programs whose handlers use the connection in the middle of whatever they interrupt: each sends and
+ * receives as often as it comes. Each byte tells what it is, and each has to arrive once. */
+enum { CONNECTIONS = 100, QUESTIONS = 40, BETWEEN_US = 70 };
+
+static int hailed;
+/* Counted apart: a handler may come in the middle of an increment. */
+static volatile long taken[256], taken_in_handler[256];
+static volatile long sent_in_handler;
+static volatile sig_atomic_t may_send;
+
+static void put(char byte)
+{
+    while (send(hailed, &byte, 1, 0) != 1) {
+        if (errno != EINTR && errno != EAGAIN) {
+            return;
+        }
+    }
+}
+
+/* Takes a byte, and answers a question: what recv() says. */
+static long take(volatile long *count, int flags)
+{
+    unsigned char byte;
+    long got = recv(hailed, &byte, 1, flags);
+    if (got == 1) {
+        count[byte]++;
+        if (byte == 'q') {
+            put('a');
+        }
+    }
+    return got;
+}
+
+static long taken_of(unsigned char byte)
+{
+    return taken[byte] + taken_in_handler[byte];
+}
+
+static void on_hail(int signal)
+{
+    (void)signal;
+    int before = errno;
+    if (may_send) {
+        put('h');
+        sent_in_handler++;
+    }
+    take(taken_in_handler, MSG_DONTWAIT);
+    errno = before;
+}
+
+static void hail(int every_us)
+{
+    struct sigaction action = {.sa_handler = on_hail};
+    struct itimerval timer = {{0, every_us}, {0, every_us}};
+    sigaction(SIGALRM, &action, NULL);
+    setitimer(ITIMER_REAL, &timer, NULL);
+}
+
+static void begin_anew(int fd)
+{
+    hailed = fd;
+    sent_in_handler = 0;
+    memset((void *)taken, 0, sizeof taken);
+    memset((void *)taken_in_handler, 0, sizeof taken_in_handler);
+    may_send = 1;
+}
+
+/* Reads to the end of the stream: handlers come, and take what is theirs. */
+static void take_the_rest(void)
+{
+    long got;
+    while ((got = take(taken, 0)) == 1 || (got < 0 && errno == EINTR)) {
+    }
+}
+
+/* The end that answers: tells how many bytes its handlers have sent and which came, then closes. */
+static void answer(int listener, int tell)
+{
+    begin_anew(accept(listener, NULL, NULL));
+    hail(BETWEEN_US);
+    while (taken_of('q') < QUESTIONS) {
+        take(taken, 0);
+    }
+    may_send = 0;
+    shutdown(hailed, SHUT_WR);
+    take_the_rest();
+    hail(0);
+    long told[] = {sent_in_handler, taken_of('q'), taken_of('h')};
+    CHECK_EQ(write(tell, told, sizeof told), sizeof told);
+    close(hailed);
+}
+
+static void handlers_in_the_middle(struct pair *p)
+{
+    (void)p;
+    struct sockaddr_storage address;
+    socklen_t len;
+    int told[2];
+    int listener = make_listener(V4, &address, &len);
+    CHECK_EQ(pipe(told), 0);
+    pid_t other = fork();
+    if (other == 0) {
+        for (int i = 0; i < CONNECTIONS; i++) {
+            answer(listener, told[1]);
+        }
+        _exit(0);
+    }
+    for (int i = 0; i < CONNECTIONS; i++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK_EQ(connect(fd, (struct sockaddr *)&address, len), 0);
+        begin_anew(fd);
+        hail(BETWEEN_US);
+        for (int asked = 1; asked <= QUESTIONS; asked++) {
+            put('q');
+            while (taken_of('a') < asked) {
+                take(taken, 0);
+            }
+        }
+        may_send = 0;
+        shutdown(fd, SHUT_WR);
+        take_the_rest();
+        hail(0);
+        long at_the_other[3];
+        CHECK_EQ(read(told[0], at_the_other, sizeof at_the_other), sizeof at_the_other);
+        bool is_all = CHECK_EQ(taken_of('a'), QUESTIONS) && CHECK_EQ(taken_of('h'), at_the_other[0])
+                      && CHECK_EQ(at_the_other[1], QUESTIONS)
+                      && CHECK_EQ(at_the_other[2], sent_in_handler);
+        close(fd);
+        if (!is_all) {
+            break;
+        }
+    }
+    kill(other, SIGKILL);
+    waitpid(other, NULL, 0);
+    close(told[0]);
+    close(told[1]);
+    close(listener);
+}
+
 static sigjmp_buf way_out;
 static volatile sig_atomic_t inside;
 
@@ -475,6 +614,7 @@ static const struct test tests[] = {
     {"bulk_in_a_hail", bulk_in_a_hail, ACTIVE_PEER | SLOW},
     {"handler_sends", handler_sends, ACTIVE_PEER | SLOW},
     {"handler_receives", handler_receives, ACTIVE_PEER | SLOW},
+    {"handlers_in_the_middle", handlers_in_the_middle, ALONE | SLOW},
     {"handler_jumps_out", handler_jumps_out, SLOW},
     {"signal_driven_io", signal_driven_io, 0},
     {"signal_says_what", signal_says_what, 0},

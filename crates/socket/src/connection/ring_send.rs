@@ -8,42 +8,25 @@
 //!   no room: EAGAIN or wait
 //! ```
 //!
-//! Cursors are published by compare-and-exchange. Under the direction lock no thread
-//! else moves them, except a signal handler of the same thread that uses the same
-//! socket in the middle of our copy: then the exchange fails, and the copy is made
-//! again behind the handler's bytes.
+//! Under the direction lock no other thread does so. A signal handler that has interrupted its own thread in the middle
+//! of the copy finishes that one first ([`deposit`]).
 
 use crate::connection::sleeper::Counted;
 use crate::connection::wait::{self, Sleep};
 use crate::connection::{ends, kept_options, words};
-use crate::process::owner::Held;
+use crate::process::owner::{self, Held};
 use crate::table::end::End;
 use crate::{Answer, Errno};
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use sidestep_device::copy::{self, Choice, LONG_MIN, Manner};
 use sidestep_device::counts::count;
+use sidestep_device::deposit;
 use sidestep_device::program::{Buffers, Sent};
-use sidestep_device::ring::Ring;
 use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys;
 use sidestep_proto::cursor;
 use sidestep_proto::cut_over;
-
-/// Copies `n` bytes, after the first `skip`, into the ring at a position.
-#[inline]
-fn copy_in(
-    buffers: &Buffers<'_, Sent>,
-    (skip, n): (usize, usize),
-    ring: &Ring,
-    mut position: u64,
-    manner: Manner,
-) {
-    buffers.each_sent(skip, n, |bytes| {
-        ring.write(position, bytes, manner);
-        position = position.wrapping_add(bytes.len() as u64);
-    });
-}
 
 /// What a send into the ring has come to.
 pub(crate) struct RingSent {
@@ -185,7 +168,7 @@ impl RingSend<'_> {
             }
         }
         let mut sent = match self.part(buffers, done) {
-            Err(errno) if done > 0 => return Err(self.keep(errno)),
+            Err(errno) if done > 0 && errno != libc::EAGAIN => return Err(self.keep(errno)),
             sent => sent?,
         };
         // A long send is published in parts, so that the reader copies out while we
@@ -194,7 +177,7 @@ impl RingSend<'_> {
             self.wake_readers();
             match self.part(buffers, done + sent) {
                 Ok(n @ 1..) => sent += n,
-                Ok(0) => break,
+                Ok(0) | Err(libc::EAGAIN) => break,
                 Err(errno) => {
                     self.keep(errno);
                     break;
@@ -245,8 +228,10 @@ impl RingSend<'_> {
     #[inline]
     fn part(&self, buffers: &Buffers<'_, Sent>, done: usize) -> Answer {
         let end = self.end;
-        let producer = end.mine.sending.producer.position();
-        let window = self.window_from(producer)?;
+        let cursor = &end.mine.sending.producer;
+        let room = owner::deposits(|it| it.room(cursor, &end.outgoing));
+        let producer = cursor.position();
+        let window = deposit::bounded(self.window_from(producer)?, producer, room)?;
         let part = (end.outgoing.len() / 4).max(window / 2);
         let n = window.min(buffers.len() - done).min(part);
         if n == 0 {
@@ -254,13 +239,13 @@ impl RingSend<'_> {
         }
         let choice = self.choice(n);
         let manner = choice.map_or(Manner::Cached, Choice::manner);
-        copy_in(buffers, (done, n), &end.outgoing, producer, manner);
         if self.urgent && done + n == buffers.len() {
+            // Wrapping: also our own record is only as good as those that can write to it.
             end.mine.sending.urgent.store(producer.wrapping_add(n as u64), Ordering::Release);
         }
-        // Wrapping: also our own record is only as good as those that can write to it.
-        let published =
-            end.mine.sending.producer.publish(producer, producer.wrapping_add(n as u64));
+        let published = owner::deposits(|it| {
+            it.put((cursor, &end.outgoing), buffers, (done, n), producer, manner)
+        });
         if let Some(choice) = choice {
             choice.note(n, copy::ticks());
         }

@@ -6,12 +6,23 @@
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
+use sidestep_device::deposit::Deposits;
 use sidestep_device::lock::{self, AtomicWord, Holder, Owner, PATIENCE_MS, Patience, Thread};
 use sidestep_device::{holders, sys};
 use std::sync::OnceLock;
 
 std::thread_local! {
     static ME: Cell<u64> = const { Cell::new(0) };
+}
+
+std::thread_local! {
+    static DEPOSITS: Deposits = const { Deposits::new() };
+}
+
+/// Asks about the copies into rings that this thread is in the middle of.
+#[inline]
+pub(crate) fn deposits<T>(ask: impl FnOnce(&Deposits) -> T) -> T {
+    DEPOSITS.with(ask)
 }
 
 /// This thread, as a lock knows it.
