@@ -7,6 +7,7 @@
 
 use crate::confinement::{self, Confinement};
 use core::ffi::c_void;
+use core::marker::PhantomData;
 use core::mem::{MaybeUninit, size_of};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -1202,6 +1203,41 @@ fn without_signals(signals: &[i32], act: impl FnOnce() -> Result) -> Result {
     // SAFETY: the same.
     let _ = unsafe { call!(rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, none, size) };
     answer
+}
+
+/// No signal handler interrupts this thread until it is dropped, but those for faults of its own. Signals that come
+/// meanwhile are delivered then.
+pub struct Unbroken {
+    /// The mask of before.
+    mask: u64,
+    /// A mask is its thread's.
+    _thread: PhantomData<*const ()>,
+}
+
+impl Unbroken {
+    /// From here on.
+    pub fn begin() -> Self {
+        // Memory of the program may be made of faults that it handles.
+        const FAULTS: [i32; 6] =
+            [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+        let faults: u64 = FAULTS.iter().map(|signal| 1 << (signal - 1)).sum();
+        let (set, mut mask) = (!faults, 0u64);
+        // SAFETY: sets of the size that is said. It cannot fail.
+        let _ = unsafe {
+            call!(rt_sigprocmask, libc::SIG_BLOCK, &raw const set, &raw mut mask, size_of::<u64>())
+        };
+        Self { mask, _thread: PhantomData }
+    }
+}
+
+impl Drop for Unbroken {
+    fn drop(&mut self) {
+        let none = 0usize;
+        // SAFETY: the same, and nothing to be filled.
+        let _ = unsafe {
+            call!(rt_sigprocmask, libc::SIG_SETMASK, &raw const self.mask, none, size_of::<u64>())
+        };
+    }
 }
 
 /// `EAGAIN` if a pipe would make us wait. A writable one has room for at least

@@ -86,7 +86,8 @@ pub const fn is_ring(turns: u32) -> bool {
     !turns.is_multiple_of(2)
 }
 
-/// The sender's way into the ring. Under the send lock.
+/// The sender's way into the ring. Under the send lock, and no signal handler interrupts it: one that sends on the same
+/// connection would move the end of the stream that was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enter {
     /// Reads the kernel's counters: where does the TCP stream end?
@@ -118,8 +119,6 @@ pub enum Enter {
 pub struct BeforeEntering {
     /// Turns taken so far.
     pub turns: u32,
-    /// This thread has interrupted itself under the lock, in a signal handler: what it was about is its to end.
-    pub is_interrupting: bool,
     /// The own end reads by the ledger, for good: the agreement cannot fail any more.
     pub is_settled: bool,
     /// Threads that send by TCP at this moment.
@@ -136,8 +135,8 @@ impl Enter {
     #[must_use]
     pub fn begin(seen: &BeforeEntering, is_confirmed: impl FnOnce() -> bool) -> Self {
         if is_ring(seen.turns) {
-            // A thread has died between the two words of its turn, or is interrupted by us.
-            return if seen.is_interrupting { Self::Entered } else { Self::Opens };
+            // A thread has died between the two words of its turn.
+            return Self::Opens;
         }
         let is_first = seen.turns == 0;
         let may_enter = seen.is_settled
@@ -542,7 +541,6 @@ mod tests {
     fn an_end_enters_the_ring_only_if_nothing_is_against_it() {
         let may = BeforeEntering {
             turns: 0,
-            is_interrupting: false,
             is_settled: true,
             plain_sends: 0,
             is_held: false,
@@ -562,7 +560,6 @@ mod tests {
         // A turn that is half done.
         let half = BeforeEntering { turns: 1, ..may };
         assert_eq!(begins(half), Enter::Opens);
-        assert_eq!(begins(BeforeEntering { is_interrupting: true, ..half }), Enter::Entered);
     }
 
     #[test]

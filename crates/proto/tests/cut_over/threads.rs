@@ -1,10 +1,13 @@
 //! The threads of both ends, each a task that gives way after every step.
+//!
+//! Signals interrupt the threads of programs, between any two steps but those that the thread does not let itself be
+//! interrupted in. A handler sends or receives on the same connection, and its thread goes on when it has ended.
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -24,12 +27,44 @@ const CHUNK: usize = 5;
 /// So many steps after another in which no byte moves, and threads hang.
 const PATIENCE: u64 = 10_000;
 
-/// What the tasks of a world share.
+/// What the tasks of a world share, as one thread has it.
 #[derive(Clone)]
 pub(crate) struct Table {
     world: Rc<RefCell<World>>,
     random: Rc<RefCell<StdRng>>,
     habits: Habits,
+    thread: Thread,
+}
+
+/// A thread, by its number.
+pub(crate) type Thread = usize;
+
+/// A thread of a program, and the signal handler that it is in.
+struct Interruptible {
+    table: Table,
+    thread: Task,
+    /// Begins a handler.
+    begins: fn(Table) -> Task,
+    handler: Option<Task>,
+}
+
+impl Future for Interruptible {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let table = &self.table;
+        let is_open = !table.look().unbroken.contains(&table.thread);
+        if self.handler.is_none() && is_open && table.chance(table.habits.signals) == 0 {
+            let begins = self.begins;
+            let handler = begins(table.clone());
+            self.handler = Some(handler);
+        }
+        let Some(handler) = &mut self.handler else { return self.thread.as_mut().poll(context) };
+        if handler.as_mut().poll(context).is_ready() {
+            self.handler = None;
+        }
+        Poll::Pending
+    }
 }
 
 /// What happens how often differs from world to world: one in so many.
@@ -49,6 +84,8 @@ struct Habits {
     silence: u64,
     /// Bells of such a thread at most.
     bells: u64,
+    /// Steps of a thread in which a signal comes.
+    signals: u64,
 }
 
 impl Habits {
@@ -61,6 +98,10 @@ impl Habits {
             send: random.random_range(1..12),
             silence: 1 << random.random_range(0..9),
             bells: 1 << random.random_range(0..7),
+            signals: match random.random_range(0..4) {
+                0 => 1 << random.random_range(2..9),
+                _ => u64::MAX,
+            },
         }
     }
 }
@@ -72,25 +113,27 @@ type Task = Pin<Box<dyn Future<Output = ()>>>;
 ///
 /// **Panics**: a byte is lost, doubled or out of order, or threads hang.
 pub(crate) fn play(seed: u64, bytes: u64, fault: Option<Fault>, is_traced: bool) -> World {
-    let world = World { fault, trace: is_traced.then(Vec::new), ..World::default() };
+    let world = World { bytes, fault, trace: is_traced.then(Vec::new), ..World::default() };
     let mut random = StdRng::seed_from_u64(seed);
     let habits = Habits::of(&mut random);
     let (world, random) = (Rc::new(RefCell::new(world)), Rc::new(RefCell::new(random)));
-    let table = Table { world, random, habits };
+    let mut table = Table { world, random, habits, thread: 0 };
     let told = tell_if_wrong(&table);
     let mut tasks: Vec<Task> =
         vec![Box::pin(table.clone().delivers()), Box::pin(table.clone().operates(bytes))];
     for _ in 0..=table.chance(3) {
-        tasks.push(Box::pin(table.clone().sends(bytes)));
+        let sends: Task = Box::pin(table.next_thread().sends());
+        tasks.push(table.interruptible(sends, |table| Box::pin(table.sends_in_a_handler())));
     }
     for _ in 0..=table.chance(2) {
-        tasks.push(Box::pin(table.clone().receives(bytes)));
+        let receives: Task = Box::pin(table.next_thread().receives(bytes));
+        tasks.push(table.interruptible(receives, |table| Box::pin(table.receives_in_a_handler())));
     }
     for _ in 0..table.chance(3) {
-        tasks.push(Box::pin(table.clone().rings()));
+        tasks.push(Box::pin(table.next_thread().rings()));
     }
     if table.chance(2) == 0 {
-        tasks.push(Box::pin(table.clone().polls(bytes)));
+        tasks.push(Box::pin(table.next_thread().polls(bytes)));
     }
     let mut context = Context::from_waker(Waker::noop());
     let (mut seen, mut idle) = (0, 0);
@@ -154,6 +197,26 @@ impl Table {
         self.look().has(fault)
     }
 
+    /// The table of one thread more.
+    fn next_thread(&mut self) -> Self {
+        self.thread += 1;
+        self.clone()
+    }
+
+    fn interruptible(&self, thread: Task, begins: fn(Self) -> Task) -> Task {
+        Box::pin(Interruptible { table: self.clone(), thread, begins, handler: None })
+    }
+
+    /// Does something in which no signal handler interrupts this thread, except by mistake.
+    async fn unbroken<T>(&self, breaks: Fault, act: impl Future<Output = T>) -> T {
+        if !self.has(breaks) {
+            self.change().unbroken.insert(self.thread);
+        }
+        let done = act.await;
+        self.change().unbroken.remove(&self.thread);
+        done
+    }
+
     async fn until(&self, is_so: impl Fn(&World) -> bool) {
         loop {
             Step::default().await;
@@ -171,9 +234,17 @@ impl Table {
 
     // The sender
 
-    async fn lock_sending(&self) {
-        self.until(|world| !world.sender.is_locked).await;
-        self.change().sender.is_locked = true;
+    /// Whether this thread has not had the lock already, which a handler of its asks for again.
+    async fn lock_sending(&self) -> bool {
+        let me = Some(self.thread);
+        self.until(|world| [None, me].contains(&world.sender.locked_by)).await;
+        self.change().sender.locked_by.replace(self.thread).is_none()
+    }
+
+    fn unlock_sending(&self, is_outermost: bool) {
+        if is_outermost {
+            self.change().sender.locked_by = None;
+        }
     }
 
     async fn enters(&self) -> bool {
@@ -181,7 +252,6 @@ impl Table {
             let world = self.look();
             BeforeEntering {
                 turns: world.sender.turns,
-                is_interrupting: false,
                 is_settled: true,
                 plain_sends: if world.has(Fault::OverlooksPlainSends) {
                     0
@@ -264,17 +334,13 @@ impl Table {
     }
 
     /// A thread of the sender's program. What it sends is numbered when it goes.
-    async fn sends(self, bytes: u64) {
+    async fn sends(self) {
         loop {
             self.pause().await;
             let len = 1 + self.chance(self.habits.send);
-            {
-                let mut world = self.change();
-                let len = len.min(bytes - world.promised);
-                if len == 0 {
-                    return;
-                }
-                world.promised += len;
+            let len = self.change().promises(len);
+            if len == 0 {
+                return;
             }
             self.sends_one(len).await;
             if self.chance(self.habits.asks) == 0 {
@@ -289,18 +355,27 @@ impl Table {
         let (mut left, mut is_part) = (len, false);
         while left > 0 {
             self.change().follow_wishes_sending();
-            self.lock_sending().await;
+            let is_outermost = self.lock_sending().await;
+            let may_leave = is_outermost || self.has(Fault::LeavesInAHandler);
             let goes_by_ring = if !self.look().sender.may_ring {
-                self.enters().await
-            } else if self.look().sender.leaves {
-                !self.leaves().await
+                self.unbroken(Fault::BreaksEntering, self.enters()).await
+            } else if self.look().sender.leaves && may_leave {
+                !self.unbroken(Fault::BreaksLeaving, self.leaves()).await
             } else {
                 true
             };
             if !goes_by_ring {
                 assert!(!is_part, "the direction leaves the ring in the middle of a send");
+                Step::default().await;
                 self.change().sender.plain_sends += 1;
-                self.change().sender.is_locked = false;
+                Step::default().await;
+                if cut_over::is_ring(self.look().sender.turns) && !self.has(Fault::SendsUnasked) {
+                    // A handler has entered meanwhile.
+                    self.change().sender.plain_sends -= 1;
+                    self.unlock_sending(is_outermost);
+                    continue;
+                }
+                self.unlock_sending(is_outermost);
                 self.pause().await;
                 let is_refused = self.chance(self.habits.is_refused) == 0;
                 for _ in 0..if is_refused { 0 } else { left } {
@@ -330,7 +405,7 @@ impl Table {
             if left == 0 {
                 self.finishes(&mut is_part);
             }
-            self.change().sender.is_locked = false;
+            self.unlock_sending(is_outermost);
             self.wakes_readers().await;
             if left > 0 {
                 self.until(|world| world.ring.len() < RING).await;
@@ -342,6 +417,12 @@ impl Table {
         if core::mem::take(is_part) {
             self.change().sender.unfinished -= 1;
         }
+    }
+
+    async fn sends_in_a_handler(self) {
+        let len = 1 + self.chance(self.habits.send);
+        let len = self.change().promises(len);
+        self.sends_one(len).await;
     }
 
     /// Another thread of the sender's program makes room known, or wakes for another reason.
@@ -365,9 +446,16 @@ impl Table {
 
     // The receiver
 
-    async fn lock_receiving(&self) {
-        self.until(|world| !world.receiver.is_locked).await;
-        self.change().receiver.is_locked = true;
+    async fn lock_receiving(&self) -> bool {
+        let me = Some(self.thread);
+        self.until(|world| [None, me].contains(&world.receiver.locked_by)).await;
+        self.change().receiver.locked_by.replace(self.thread).is_none()
+    }
+
+    fn unlock_receiving(&self, is_outermost: bool) {
+        if is_outermost {
+            self.change().receiver.locked_by = None;
+        }
     }
 
     async fn permits(&self) {
@@ -492,14 +580,36 @@ impl Table {
         while self.look().got < bytes {
             self.pause().await;
             self.change().follow_wishes_receiving();
-            self.lock_receiving().await;
-            let source = self.settles().await;
-            let got = self.takes(source).await;
-            self.change().receiver.is_locked = false;
-            if got == 0 {
+            if self.looks_once().await == 0 {
                 self.sleeps().await;
             }
         }
+    }
+
+    /// How many bytes are there: takes them.
+    async fn looks_once(&self) -> u64 {
+        let is_outermost = self.lock_receiving().await;
+        let from_either = async {
+            let source = self.settles().await;
+            self.takes(source).await
+        };
+        let is_usual = {
+            let receiver = &self.look().receiver;
+            receiver.takes_unasked && !receiver.wants_permit
+        };
+        let got = if is_usual {
+            self.takes(Source::Ring).await
+        } else {
+            self.unbroken(Fault::BreaksReceiving, from_either).await
+        };
+        self.unlock_receiving(is_outermost);
+        got
+    }
+
+    /// It may not wait: its thread may be the one that sleeps.
+    async fn receives_in_a_handler(self) {
+        self.change().follow_wishes_receiving();
+        self.looks_once().await;
     }
 
     async fn takes(&self, source: Source) -> u64 {
@@ -559,16 +669,16 @@ impl Table {
             }
             return;
         }
-        self.lock_receiving().await;
-        self.skips_bells().await;
-        self.change().receiver.is_locked = false;
+        let is_outermost = self.lock_receiving().await;
+        self.unbroken(Fault::BreaksReceiving, self.skips_bells()).await;
+        self.unlock_receiving(is_outermost);
     }
 
     /// Another thread of the receiver clears bells away.
     async fn polls(self, bytes: u64) {
         while self.look().got < bytes {
             self.pause().await;
-            self.lock_receiving().await;
+            let is_outermost = self.lock_receiving().await;
             if !core::mem::replace(&mut self.change().receiver.is_secluded, true) {
                 if self.look().receiver.takes_unasked {
                     self.takes_unasked().await;
@@ -577,7 +687,7 @@ impl Table {
                 }
                 self.change().receiver.is_secluded = false;
             }
-            self.change().receiver.is_locked = false;
+            self.unlock_receiving(is_outermost);
         }
     }
 

@@ -140,7 +140,6 @@ impl End {
         }
         let seen = BeforeEntering {
             turns: self.turns,
-            is_interrupting: false,
             is_settled: true,
             plain_sends: 0,
             is_held: self.is_held,

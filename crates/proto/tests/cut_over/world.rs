@@ -4,10 +4,12 @@
 //! own, so all orders of steps can happen that threads can have. Words are sequentially
 //! consistent here; that the orderings of the real ones are enough, loom checks beside them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use sidestep_proto::cut_over::{self, Answer, Bell, Enter, Leave, Permit, Wished};
 use sidestep_proto::ledger::Reading;
+
+use crate::threads::Thread;
 
 /// A byte of the TCP stream or of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,31 +73,46 @@ pub(crate) enum Fault {
     LooksForTheTurnFirst,
     /// It follows into the ring before TCP is read to the turn.
     LeavesBytesInTcp,
+    /// A signal handler interrupts its thread on the way into the ring.
+    BreaksEntering,
+    /// The same on the way out of it.
+    BreaksLeaving,
+    /// The same where it follows turns, and takes bytes of the TCP stream.
+    BreaksReceiving,
+    /// A handler leaves the ring although it has interrupted a send.
+    LeavesInAHandler,
+    /// A send by TCP does not look whether a handler has entered the ring meanwhile.
+    SendsUnasked,
 }
 
 /// All of them, each with a world that finds it.
-pub(crate) const FAULTS: [(Fault, u64); 21] = [
-    (Fault::AllowsBellsBeforeTurning, 6),
+pub(crate) const FAULTS: [(Fault, u64); 26] = [
+    (Fault::AllowsBellsBeforeTurning, 2),
     (Fault::LeavesWithoutForbiddingBells, 0),
-    (Fault::OverlooksRingers, 31),
-    (Fault::LeavesReadersAsleep, 5780),
-    (Fault::ForgetsDebts, 131),
-    (Fault::LeavesUnpermitted, 2),
-    (Fault::LeavesInTheMiddle, 0),
+    (Fault::OverlooksRingers, 96),
+    (Fault::LeavesReadersAsleep, 10_151),
+    (Fault::ForgetsDebts, 137),
+    (Fault::LeavesUnpermitted, 11),
+    (Fault::LeavesInTheMiddle, 1),
     (Fault::TurnsTooLate, 0),
-    (Fault::ClaimsUnseen, 14_920),
-    (Fault::OwesNothing, 131),
-    (Fault::LooksOnce, 783),
-    (Fault::OverlooksPlainSends, 1),
+    (Fault::ClaimsUnseen, 1911),
+    (Fault::OwesNothing, 137),
+    (Fault::LooksOnce, 3751),
+    (Fault::OverlooksPlainSends, 3),
     (Fault::EntersUnpermitted, 0),
-    (Fault::ReturnsBeforeAsking, 950),
+    (Fault::ReturnsBeforeAsking, 9181),
     (Fault::LosesCount, 0),
-    (Fault::PermitsBesideSleepers, 10),
-    (Fault::TakesBellsOfSleepers, 144),
-    (Fault::LeavesBytesInTheRing, 2),
-    (Fault::LooksAtTheRingFirst, 162),
-    (Fault::LooksForTheTurnFirst, 3),
-    (Fault::LeavesBytesInTcp, 2),
+    (Fault::PermitsBesideSleepers, 12),
+    (Fault::TakesBellsOfSleepers, 836),
+    (Fault::LeavesBytesInTheRing, 1),
+    (Fault::LooksAtTheRingFirst, 21),
+    (Fault::LooksForTheTurnFirst, 48),
+    (Fault::LeavesBytesInTcp, 1),
+    (Fault::BreaksEntering, 16),
+    (Fault::BreaksLeaving, 16),
+    (Fault::BreaksReceiving, 10),
+    (Fault::LeavesInAHandler, 92),
+    (Fault::SendsUnasked, 84),
 ];
 
 /// The sender's words: those that the peer sees, and its own.
@@ -112,7 +129,7 @@ pub(crate) struct Sender {
     pub(crate) ringers: u32,
     pub(crate) plain_sends: u32,
     pub(crate) unfinished: u32,
-    pub(crate) is_locked: bool,
+    pub(crate) locked_by: Option<Thread>,
     /// The request for a bell that was answered last.
     pub(crate) answered: u32,
 }
@@ -132,7 +149,7 @@ pub(crate) struct Receiver {
     pub(crate) wants_permit: bool,
     /// A thread sleeps in the kernel, or takes bytes of TCP for itself alone.
     pub(crate) is_secluded: bool,
-    pub(crate) is_locked: bool,
+    pub(crate) locked_by: Option<Thread>,
 }
 
 /// The kernel's TCP stream from the sender to the receiver.
@@ -166,7 +183,10 @@ pub(crate) struct World {
     pub(crate) tcp: Stream,
     pub(crate) ring: VecDeque<Byte>,
     pub(crate) fault: Option<Fault>,
-    /// Bytes that the sending program has begun to send, and those that have gone.
+    /// Threads that are in something in which no signal handler interrupts them.
+    pub(crate) unbroken: BTreeSet<Thread>,
+    /// Bytes that the sending program has to send, those that it has begun to send, and those that have gone.
+    pub(crate) bytes: u64,
     pub(crate) promised: u64,
     pub(crate) gone: u64,
     /// What the receiving program has got.
@@ -189,6 +209,13 @@ impl World {
         if let Some(trace) = &mut self.trace {
             trace.push(what());
         }
+    }
+
+    /// The sending program is to send `len` bytes, or what is left to send: how many.
+    pub(crate) fn promises(&mut self, len: u64) -> u64 {
+        let len = len.min(self.bytes - self.promised);
+        self.promised += len;
+        len
     }
 
     /// The sending program's next byte goes.

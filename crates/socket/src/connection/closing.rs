@@ -34,7 +34,7 @@ impl Output for Program<'_> {
     fn lock(&self) -> bool {
         let sending = Held::enter(&self.end.slot.send_lock);
         let switched = self.end.slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0;
-        let is_in_ring = switched || switch::send_into_ring(self.end, &sending);
+        let is_in_ring = switched || switch::send_into_ring(self.end);
         self.sending.set(Some(sending));
         is_in_ring
     }

@@ -22,7 +22,7 @@ use sidestep_device::map::Scratch;
 use sidestep_device::program::{Buffers, Received};
 use sidestep_device::ring::Ring;
 use sidestep_device::state::flag;
-use sidestep_device::sys::Errno as SysErrno;
+use sidestep_device::sys::{Errno as SysErrno, Unbroken};
 use sidestep_proto::cursor;
 use sidestep_proto::cut_over::Source;
 
@@ -348,20 +348,22 @@ impl Receive<'_> {
     /// away. Under the receive lock.
     #[cold]
     fn some_from_either(&self, buffers: &Buffers<'_, Received>, done: usize) -> (Found, Source) {
-        let mut source = switch::settle(self.end);
+        let unbroken = Unbroken::begin();
+        let mut source = switch::settle(self.end, &unbroken);
         loop {
             let found = match source {
-                Source::Tcp => self.some_from_tcp(buffers, done),
+                Source::Tcp => self.some_from_tcp(buffers, done, &unbroken),
                 Source::Ring => {
                     // With `O_ASYNC` every message has left a bell.
                     wait::drain_bells(self.end);
-                    self.some_from_ring(buffers, done)
+                    self.some_from_ring(buffers, done, &unbroken)
                 }
             };
             if self.peeks() || !matches!(found, Found::Nothing) {
                 return (found, source);
             }
-            let before = core::mem::replace(&mut source, switch::settle(self.end));
+            let now = switch::settle(self.end, &unbroken);
+            let before = core::mem::replace(&mut source, now);
             if before == source {
                 return (found, source);
             }
@@ -369,22 +371,27 @@ impl Receive<'_> {
     }
 
     /// What is in the ring and, for a peek that has seen all of it, in TCP behind it.
-    fn some_from_ring(&self, buffers: &Buffers<'_, Received>, done: usize) -> Found {
+    fn some_from_ring(
+        &self,
+        buffers: &Buffers<'_, Received>,
+        done: usize,
+        unbroken: &Unbroken,
+    ) -> Found {
         let found = self.take_from_ring(buffers, done, buffers.len() - done);
         let Found::Bytes(seen) = found else { return found };
         let is_all = self.peeks() && seen == readiness::in_ring(self.end);
         if is_all && seen < buffers.len() && switch::peer_turn(self.end).is_some() {
-            let behind = self.peek_tcp(buffers, seen);
+            let behind = self.peek_tcp(buffers, seen, unbroken);
             return Found::Bytes(seen + behind);
         }
         found
     }
 
     /// Peeks at bytes of the program that lie in TCP behind all bells: how many.
-    fn peek_tcp(&self, buffers: &Buffers<'_, Received>, skip: usize) -> usize {
+    fn peek_tcp(&self, buffers: &Buffers<'_, Received>, skip: usize, unbroken: &Unbroken) -> usize {
         let mut chunk = [0u8; TCP_CHUNK];
         let room = (buffers.len() - skip).min(chunk.len());
-        switch::skip_bells_unless_asleep(self.end);
+        switch::skip_bells_unless_asleep(self.end, unbroken);
         if readiness::is_at_mark_in_tcp(self.end) {
             return 0;
         }
@@ -459,7 +466,8 @@ impl Receive<'_> {
             return false;
         }
         let _receiving = Held::enter(&self.end.slot.receive_lock);
-        switch::settle(self.end) == Source::Tcp && readiness::is_at_mark_in_tcp(self.end)
+        switch::settle(self.end, &Unbroken::begin()) == Source::Tcp
+            && readiness::is_at_mark_in_tcp(self.end)
     }
 
     /// Whether the stream goes on in the ring, although the turn was not followed yet.
@@ -504,7 +512,12 @@ impl Receive<'_> {
 
     /// Bytes that the peer sent by TCP before it switched. Under the receive lock.
     #[cold]
-    fn some_from_tcp(&self, buffers: &Buffers<'_, Received>, done: usize) -> Found {
+    fn some_from_tcp(
+        &self,
+        buffers: &Buffers<'_, Received>,
+        done: usize,
+        unbroken: &Unbroken,
+    ) -> Found {
         let mut chunk = [0u8; TCP_CHUNK];
         let skip = if self.peeks() { 0 } else { done };
         // An urgent byte that is next is taken and left out.
@@ -530,7 +543,7 @@ impl Receive<'_> {
             Ok(0) if is_full && ledger::queued(self.end.file()) > 0 => return Found::Bytes(0),
             Ok(0) => {
                 ends::tcp_ended(self.end);
-                return match switch::settle(self.end) {
+                return match switch::settle(self.end, unbroken) {
                     Source::Ring => Found::Bytes(0),
                     Source::Tcp => match self.end() {
                         Found::Nothing => Found::End(None),
@@ -570,7 +583,7 @@ impl Receive<'_> {
         match (data, left_out) {
             (0, 1) if self.peeks() => return self.end_behind_urgent_byte(),
             // The byte is gone, and what is behind it may be the end.
-            (0, 1) => return self.some_from_tcp(buffers, done),
+            (0, 1) => return self.some_from_tcp(buffers, done, unbroken),
             _ => {}
         }
         if data == 0 { Found::Nothing } else { Found::Bytes(data) }

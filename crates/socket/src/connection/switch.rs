@@ -22,6 +22,9 @@
 //! 2. The sender, when it rings no bells, publishes the offset of its next byte in
 //!    the TCP stream, and sends that byte by TCP ([`leave_ring`]).
 //!
+//! Offsets are exact while no other call on the connection is in the middle of something. Threads keep each other away by
+//! locks, and a signal handler, which its own thread's locks let through, is kept away by [`Unbroken`].
+//!
 //! The receiver reads the ring to its end, forgets the bells before that offset, and
 //! goes on with TCP. Whether or not both ends are asked, both directions go: an end that
 //! is to leave shows it in its record ([`follow_wishes`]). It stays a connection in
@@ -37,6 +40,7 @@ use crate::table::sock::Sock;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use sidestep_device::slab::flag as said;
 use sidestep_device::state::{Slot, flag, mode};
+use sidestep_device::sys::Unbroken;
 use sidestep_device::{sys, way};
 use sidestep_proto::cut_over::{
     self, Answer, BeforeEntering, BeforeLeaving, Enter, Follow, Leave, Permit, Queue, Receiving,
@@ -50,6 +54,7 @@ use sidestep_proto::ledger::Parts;
 pub(crate) fn read_by_ledger(sock: &Sock, fd: i32, conn: Conn) -> bool {
     let slot = conn.slot;
     let _receiving = Held::enter(&slot.receive_lock);
+    let _unbroken = Unbroken::begin();
     let before = sock.phase();
     if !sock.move_to(conn) {
         return false;
@@ -89,25 +94,14 @@ pub(crate) fn read_by_ledger(sock: &Sock, fd: i32, conn: Conn) -> bool {
 
 /// Moves our sending direction into the ring if it can be done now. The caller
 /// holds the send lock.
-pub(crate) fn send_into_ring(end: &End<'_>, sending: &Held<'_>) -> bool {
+pub(crate) fn send_into_ring(end: &End<'_>) -> bool {
+    if before_entering(end) == Enter::Stays {
+        return false;
+    }
     let way = &end.mine.sending.way;
+    let _unbroken = Unbroken::begin();
     let turns = way.turns();
-    let seen = BeforeEntering {
-        turns,
-        is_interrupting: !sending.is_outermost(),
-        // A thread that receives may be trying to read by the ledger right now, and the
-        // phase is `Smc` while it tries: without a Confirm of ours the peer would never
-        // look into the ring.
-        is_settled: end.slot.flags.load(Ordering::Acquire) & flag::BY_LEDGER != 0,
-        plain_sends: end.slot.plain_sends.load(Ordering::SeqCst),
-        is_held: end.slot.held.load(Ordering::Relaxed) != 0,
-        is_permitted: end.theirs.receiving.permit.allows(turns + 1),
-    };
-    let enter = Enter::begin(&seen, || {
-        let is_server = end.sock.is_server.load(Ordering::Relaxed);
-        !is_server || confirm::is_confirmed(end.sock, end)
-    });
-    let state = turns::carry_out(enter, |enter| match enter {
+    let state = turns::carry_out(before_entering(end), |enter| match enter {
         Enter::Measures { .. } => Some(Answer::Ledger(ledger::read_ledger(end.file()))),
         Enter::Turns { turn, at } => turns::done(|| way.turn(turn, at)),
         Enter::Opens => turns::done(|| allow_bells(end.slot)),
@@ -121,10 +115,30 @@ pub(crate) fn send_into_ring(end: &End<'_>, sending: &Held<'_>) -> bool {
     state == Some(Enter::Entered)
 }
 
+/// Whether it can be done now, as far as that is known without a look at the TCP stream.
+fn before_entering(end: &End<'_>) -> Enter {
+    let turns = end.mine.sending.way.turns();
+    let seen = BeforeEntering {
+        turns,
+        // A thread that receives may be trying to read by the ledger right now, and the
+        // phase is `Smc` while it tries: without a Confirm of ours the peer would never
+        // look into the ring.
+        is_settled: end.slot.flags.load(Ordering::Acquire) & flag::BY_LEDGER != 0,
+        plain_sends: end.slot.plain_sends.load(Ordering::SeqCst),
+        is_held: end.slot.held.load(Ordering::Relaxed) != 0,
+        is_permitted: end.theirs.receiving.permit.allows(turns + 1),
+    };
+    Enter::begin(&seen, || {
+        let is_server = end.sock.is_server.load(Ordering::Relaxed);
+        !is_server || confirm::is_confirmed(end.sock, end)
+    })
+}
+
 /// Moves our sending direction out of the ring, if the peer permits it and it can be done
 /// now. The caller holds the send lock, and has interrupted no call that does.
 #[cold]
 pub(crate) fn leave_ring(end: &End<'_>) -> bool {
+    let _unbroken = Unbroken::begin();
     let way = &end.mine.sending.way;
     let turns = way.turns();
     let flags = end.slot.flags.load(Ordering::Acquire);
@@ -239,9 +253,8 @@ pub(super) fn ensure_bells_only(end: &End<'_>) -> bool {
     if end.slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0 {
         return true;
     }
-    let sending = Held::enter(&end.slot.send_lock);
-    end.slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0
-        || send_into_ring(end, &sending)
+    let _sending = Held::enter(&end.slot.send_lock);
+    end.slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0 || send_into_ring(end)
 }
 
 /// The turn that the peer has taken and we have not followed yet: its offset in TCP.
@@ -276,15 +289,15 @@ pub(super) fn data_queued(end: &End<'_>) -> usize {
 /// Where the next bytes of the program are, after following the turns of the peer that
 /// are due, and permitting the next. The caller holds the receive lock.
 #[cold]
-pub(crate) fn settle(end: &End<'_>) -> Source {
+pub(crate) fn settle(end: &End<'_>, unbroken: &Unbroken) -> Source {
     if end.slot.flags.load(Ordering::Acquire) & flag::TURN_WANTED != 0 {
-        permit_tcp(end);
+        permit_tcp(end, unbroken);
     }
     loop {
         if end.slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
             return Source::Ring;
         }
-        skip_bells_unless_asleep(end);
+        skip_bells_unless_asleep(end, unbroken);
         let turn = peer_turn(end);
         let seen = Receiving {
             consumed: end.slot.tcp_consumed.load(Ordering::Relaxed),
@@ -319,7 +332,7 @@ fn is_ring_empty(conn: &Conn) -> bool {
 
 /// Permits the peer to send by TCP, if no thread takes bytes from there as bells: from now on
 /// they are taken by the ledger. The caller holds the receive lock.
-fn permit_tcp(end: &End<'_>) {
+fn permit_tcp(end: &End<'_>, _: &Unbroken) {
     let mut alone = None;
     let permit = Permit::begin(end.slot.followed.load(Ordering::Relaxed), end.is_marked());
     let _ = turns::carry_out(permit, |permit| match permit {
@@ -346,7 +359,7 @@ fn permit_tcp(end: &End<'_>) {
 
 /// Takes the bells at the front of the TCP queue out of it, and nothing else: looks first.
 /// The caller holds the receive lock, and no other thread sleeps on the TCP socket.
-pub(super) fn skip_bells(end: &End<'_>) {
+pub(super) fn skip_bells(end: &End<'_>, _: &Unbroken) {
     let mut bytes = [0u8; 64];
     let may_have_bells = || {
         let consumed = end.slot.tcp_consumed.load(Ordering::Relaxed);
@@ -385,8 +398,8 @@ fn note_smc(slot: &Slot) {
 /// As [`skip_bells`], by a thread that does not sleep. Bells are for the sleeper, if there is one: it
 /// would not be woken again for what they were rung for. It comes and takes them itself.
 /// The caller holds the receive lock.
-pub(super) fn skip_bells_unless_asleep(end: &End<'_>) {
+pub(super) fn skip_bells_unless_asleep(end: &End<'_>, unbroken: &Unbroken) {
     if let Some(_alone) = Alone::on_tcp(end.slot) {
-        skip_bells(end);
+        skip_bells(end, unbroken);
     }
 }

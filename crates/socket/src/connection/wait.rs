@@ -35,7 +35,7 @@ use sidestep_device::confinement;
 use sidestep_device::counts::count;
 use sidestep_device::slab::wanted;
 use sidestep_device::state::{Slot, flag};
-use sidestep_device::sys::{self, Errno, SignalMask};
+use sidestep_device::sys::{self, Errno, SignalMask, Unbroken};
 use sidestep_proto::cursor;
 use sidestep_proto::governor::NAP_NS;
 
@@ -347,7 +347,7 @@ pub(crate) fn look_at_bells(end: &End<'_>) {
     let are_bells = || end.slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
     if !are_bells() {
         let _receiving = Held::enter(&end.slot.receive_lock);
-        return switch::skip_bells_unless_asleep(end);
+        return switch::skip_bells_unless_asleep(end, &Unbroken::begin());
     }
     let mut bytes = [0u8; 64];
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
@@ -362,7 +362,7 @@ pub(crate) fn look_at_bells(end: &End<'_>) {
 /// As [`switch::skip_bells`], by the sleeper.
 fn skip_bells(end: &End<'_>) {
     let _receiving = Held::enter(&end.slot.receive_lock);
-    switch::skip_bells(end);
+    switch::skip_bells(end, &Unbroken::begin());
 }
 
 /// Nothing tells a program that only ever asks without waiting that its peer was

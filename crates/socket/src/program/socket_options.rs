@@ -18,6 +18,7 @@ use crate::table::end::End;
 use crate::table::sock::{Phase, Sock};
 use core::sync::atomic::Ordering;
 use sidestep_device::state::flag;
+use sidestep_device::sys::Unbroken;
 use sidestep_proto::cut_over::Source;
 use sidestep_proto::ends::State;
 use sidestep_proto::fallback::ProgramDid;
@@ -63,7 +64,7 @@ pub fn unread_by_peer(sock: &Use) -> Option<usize> {
 pub fn at_mark(sock: &Use, fd: i32) -> Option<bool> {
     let end = End::of(sock, fd)?;
     let _receiving = Held::enter(&end.slot.receive_lock);
-    Some(match switch::settle(&end) {
+    Some(match switch::settle(&end, &Unbroken::begin()) {
         Source::Ring => urgent::is_at_mark(&end),
         Source::Tcp => readiness::is_at_mark_from_tcp(&end),
     })

@@ -21,6 +21,7 @@ use crate::table::{candidate, plain, untracked};
 use core::sync::atomic::Ordering;
 use sidestep_device::program::{Buffers, Received, Sent};
 use sidestep_device::state::flag;
+use sidestep_proto::cut_over;
 
 /// What became of a call.
 pub enum Outcome {
@@ -166,14 +167,19 @@ fn send_beside_ring(end: &End<'_>, plain: &impl Fn() -> Option<isize>) -> Result
             !(may_leave && switch::leave_ring(end))
         };
         let goes_by_ring = match flags & flag::SEND_SWITCHED {
-            0 => switch::send_into_ring(end, &sending),
+            0 => switch::send_into_ring(end),
             _ => stays(),
         };
         if goes_by_ring {
             return Err(Instead::Ring);
         }
         // Under the lock: no thread switches while this call is under way.
-        Counted::new(&slot.plain_sends)
+        let under_way = Counted::new(&slot.plain_sends);
+        if cut_over::is_ring(end.mine.sending.way.turns()) {
+            // A signal handler has sent on the same socket before it was.
+            return Err(Instead::Ring);
+        }
+        under_way
     };
     let n = plain().ok_or(Instead::Anew)?;
     if n < 0 {

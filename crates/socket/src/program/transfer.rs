@@ -10,15 +10,16 @@ use crate::connection::ends::EndOfInput;
 use crate::connection::ring_send::{LEFT, Unfinished};
 use crate::connection::{ends, kept_options, readiness, sleep, switch, urgent, wait, words};
 use crate::polling::epoll;
-use crate::process::owner::Held;
+use crate::process::owner::{self, Held};
 use crate::table::descriptors::Use;
 use crate::table::end::End;
 use crate::{Answer, Errno};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use sidestep_device::counts::count;
+use sidestep_device::deposit;
 use sidestep_device::ring::Ring;
-use sidestep_device::sys;
+use sidestep_device::sys::{self, Unbroken};
 use sidestep_proto::cursor;
 use sidestep_proto::cut_over;
 
@@ -110,6 +111,8 @@ fn send_part<'a>(
 ) -> Answer<Part> {
     let n = {
         let sending = Held::enter(&end.slot.send_lock);
+        // What was read from a pipe cannot be read again.
+        let _unbroken = Unbroken::begin();
         wait::follow_hint(end);
         let flags = end.slot.flags.load(Ordering::Acquire);
         if flags & words::SEND_OVER != 0 {
@@ -119,10 +122,12 @@ fn send_part<'a>(
         if !cut_over::is_ring(end.mine.sending.way.turns()) {
             return Err(LEFT);
         }
+        let room = owner::deposits(|it| it.room(&end.mine.sending.producer, &end.outgoing));
         let producer = end.mine.sending.producer.position();
         let claim = end.theirs.receiving.consumer.claim();
         let window = cursor::window(producer, claim, end.outgoing.len())
             .map_err(|misbehaved| words::reset(end, &misbehaved))?;
+        let window = deposit::bounded(window, producer, room)?;
         if window == 0 {
             return Ok(Part::SocketWaits);
         }
@@ -132,8 +137,7 @@ fn send_part<'a>(
             other => other?,
         };
         if !end.mine.sending.producer.publish(producer, producer.wrapping_add(n as u64)) {
-            // A signal handler has sent on the same socket meanwhile, over what the
-            // file had given; that cannot be read again from a pipe.
+            // Another process has written into our own record.
             return Err(libc::EIO);
         }
         if (1..len).contains(&n) {
@@ -240,8 +244,10 @@ pub fn receive_into(sock: &Use, fd: i32, pipe: Pipe, len: usize) -> Answer {
 
 fn receive_part(end: &End<'_>, pipe: i32, len: usize) -> Answer<Part> {
     let _receiving = Held::enter(&end.slot.receive_lock);
-    while switch::settle(end) == cut_over::Source::Tcp {
-        if let Some(part) = receive_tcp_part(end, pipe, len)? {
+    // What is in the pipe cannot be taken back from there.
+    let unbroken = Unbroken::begin();
+    while switch::settle(end, &unbroken) == cut_over::Source::Tcp {
+        if let Some(part) = receive_tcp_part(end, pipe, len, &unbroken)? {
             return Ok(part);
         }
     }
@@ -274,7 +280,12 @@ fn receive_part(end: &End<'_>, pipe: i32, len: usize) -> Answer<Part> {
 /// The same while bytes may still come by TCP: looks at them first, because the pipe
 /// may take fewer. `None`: what was there is for no reader.
 #[cold]
-fn receive_tcp_part(end: &End<'_>, pipe: i32, len: usize) -> Answer<Option<Part>> {
+fn receive_tcp_part(
+    end: &End<'_>,
+    pipe: i32,
+    len: usize,
+    unbroken: &Unbroken,
+) -> Answer<Option<Part>> {
     let mut chunk = [0u8; 16 << 10];
     let room = len.min(chunk.len());
     let peek = libc::MSG_DONTWAIT | libc::MSG_PEEK;
@@ -283,7 +294,9 @@ fn receive_tcp_part(end: &End<'_>, pipe: i32, len: usize) -> Answer<Option<Part>
             ends::tcp_ended(end);
             return match ends::end_of_input(end, 0) {
                 Some(EndOfInput::Reset(errno)) => Err(errno),
-                _ if switch::settle(end) == cut_over::Source::Ring => Ok(Some(Part::SocketWaits)),
+                _ if switch::settle(end, unbroken) == cut_over::Source::Ring => {
+                    Ok(Some(Part::SocketWaits))
+                }
                 // Also when the peer claims to have sent more by TCP than ever came.
                 _ => Ok(Some(Part::Moved(0))),
             };
