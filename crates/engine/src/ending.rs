@@ -62,9 +62,11 @@ impl<D: Device> Host<D> {
         self.settle(now);
     }
 
-    /// A connection will not begin; its program is told why.
+    /// A connection will not begin; its program is told why, unless it was abandoned meanwhile.
     pub(crate) fn decline(&mut self, token: AlertToken, diagnosis: Diagnosis, now: Duration) {
-        self.events.push_back(Event::Declined(token, diagnosis));
+        if self.streams.get(&token).is_some_and(|stream| stream.is_held) {
+            self.events.push_back(Event::Declined(token, diagnosis));
+        }
         self.give_up(token, now);
     }
 

@@ -31,6 +31,7 @@
 //! | `ending` | how a connection gives back what it had |
 //! | [`Migrant`], module `migration` | a link group goes on in another process |
 //! | `group` | a link group with what it has of the host |
+//! | [`Clock`], module `clock` | its time, without its pauses |
 //! | `carrier`, `stream` | a link on its adapter; a connection with its buffers |
 //! | `usage`, `view` | what displays show |
 //!
@@ -75,6 +76,9 @@
 //! | all paths are cut, or the peer is gone | the device: broken | 15 s with the soft RNIC |
 //! | the same while nothing is sent | TEST LINK | [`Settings::keepalive`] and 2 s; over the only link 15 s |
 //!
+//! Times are those of the host's own [`Clock`], in which its own pauses do not count. A peer that stands still for less
+//! than 15 s loses nothing: a buffer into which it may still write stays open to it as long as it is not heard.
+//!
 //! # What a call costs
 //!
 //! A call touches what it is about and what that leads to: groups in which something has happened
@@ -98,6 +102,7 @@
 #![forbid(unsafe_code)]
 
 mod carrier;
+mod clock;
 mod contact;
 mod ending;
 mod event;
@@ -113,6 +118,7 @@ mod traffic;
 mod usage;
 mod view;
 
+pub use clock::{Clock, LATENESS};
 pub use contact::{FIRST_CONTACT_PATIENCE, FIRST_CONTACTS_MAX, GROUPS_MAX, GROUPS_OF_ADDRESS_MAX};
 pub use ending::PEER_PATIENCE;
 pub use event::{CallError, Event, Reset};

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use sidestep_engine::{AdapterView, Event, Host, LinkView};
+use sidestep_engine::{AdapterView, Clock, Event, Host, LinkView};
 use sidestep_proto::link_group::{ADAPTERS_MAX, AdapterId};
 use sidestep_proto::rendezvous::hosts::{self, Exchange, LocalHost, Roce, Route, Versions};
 use sidestep_rdma::device::{Driven, Kind};
@@ -101,6 +101,8 @@ impl Share {
 #[derive(Debug)]
 pub struct Gateway {
     begin: Instant,
+    /// In which it all takes place: its own pauses do not count.
+    clock: Clock,
     settings: Settings,
     poller: Poller,
     changes: Changes,
@@ -210,6 +212,7 @@ impl Gateway {
         let keepalive = Some(KEEPALIVE);
         let mut this = Self {
             begin: Instant::now(),
+            clock: Clock::default(),
             local: Arc::new(local_host(peer_id, &settings)),
             wanted: settings.adapters.iter().cloned().map(Wanted::from).collect(),
             settings,
@@ -371,7 +374,7 @@ impl Gateway {
         self.poller.watch(stop, Source::Stop)?;
         let mut end = None;
         loop {
-            let now = self.now();
+            let now = self.go_on(Some(Duration::ZERO));
             self.tell_drain(tell);
             if end.is_none() && self.is_drained(now) {
                 end = Some(self.say_farewell(now));
@@ -380,10 +383,10 @@ impl Gateway {
                 return Ok(self.stored());
             }
             // The manager waits for a word of the one that takes connections.
-            let of_pulse = if self.is_replaced() { None } else { pulse.beat(self.begin + now) };
+            let of_pulse = if self.is_replaced() { None } else { pulse.beat(Instant::now()) };
             let rest = [self.rest(end), of_pulse].into_iter().flatten().min();
             let sources = self.poller.wait(rest)?;
-            let now = self.now();
+            let now = self.go_on(rest);
             if sources.contains(&Source::Stop) && end.is_none() {
                 end = self.is_told_to_end(stop, now).then(|| self.say_farewell(now));
             }
@@ -426,8 +429,13 @@ impl Gateway {
         now + FAREWELL
     }
 
+    /// It has wanted to wait for so long at most, and goes on.
+    fn go_on(&mut self, wanted: Option<Duration>) -> Duration {
+        self.clock.go_on(self.begin.elapsed(), wanted)
+    }
+
     fn now(&self) -> Duration {
-        self.begin.elapsed()
+        self.clock.at(self.begin.elapsed())
     }
 
     /// How long it may sleep; `None`: until something happens.

@@ -9,7 +9,8 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use sidestep_engine::{
-    Caller, Event, Holdings, Host, Migrant, Proposer, Request, Settings, Sizes, Terms, Wording,
+    Caller, Clock, Event, Holdings, Host, Migrant, Proposer, Request, Settings, Sizes, Terms,
+    Wording,
 };
 use sidestep_proto::link_group::{Adapter, AdapterId, KEEPALIVE, LinkState};
 use sidestep_rdma::faults::{Faults, Plan as NetworkPlan};
@@ -82,9 +83,20 @@ struct Talk {
     programs: [Program; 2],
 }
 
+/// A host that does not run.
+struct Standstill {
+    until: Duration,
+    /// How long it wanted to wait.
+    wanted: Option<Duration>,
+    /// What has come to its sockets meanwhile.
+    unread: Vec<Packet>,
+}
+
 pub(crate) struct Table {
     now: Duration,
     hosts: [Option<Host<soft::Adapter>>; 2],
+    clocks: [Clock; 2],
+    standstills: [Option<Standstill>; 2],
     adapters: [u8; 2],
     network: Faults<Packet>,
     late: f64,
@@ -180,6 +192,8 @@ impl Table {
         let mut table = Self {
             now: Duration::from_secs(1),
             hosts: [None, None],
+            clocks: [Clock::default(), Clock::default()],
+            standstills: [None, None],
             adapters,
             network: Faults::new(network),
             late,
@@ -210,17 +224,18 @@ impl Table {
 
     /// A host gets an adapter.
     pub(crate) fn put_in(&mut self, number: usize, id: u8) {
-        let (seed, place) = (self.random.random(), address(number, id));
+        let (seed, place, now) = (self.random.random(), address(number, id), self.time(number));
         let device = soft::Adapter::seeded(seed, place.into(), SOURCE_PORT);
         if let Some(host) = &mut self.hosts[number] {
-            host.add_adapter(adapter(number, id), device, self.now);
+            host.add_adapter(adapter(number, id), device, now);
         }
     }
 
     /// And loses it.
     pub(crate) fn take_out(&mut self, number: usize, id: u8) {
+        let now = self.time(number);
         let Some(host) = &mut self.hosts[number] else { return };
-        let device = host.remove_adapter(AdapterId(id), self.now).expect("it was put in");
+        let device = host.remove_adapter(AdapterId(id), now).expect("it was put in");
         let left = sidestep_rdma::device::Device::holdings(&device);
         assert_eq!(left, sidestep_rdma::device::Holdings::default());
     }
@@ -242,11 +257,11 @@ impl Table {
 
     /// An adapter goes or comes, and its host is told.
     pub(crate) fn set_up(&mut self, host: usize, number: u8, is_up: bool) {
-        let id = AdapterId(number);
+        let (id, now) = (AdapterId(number), self.time(host));
         let Some(it) = &mut self.hosts[host] else { return };
         match is_up {
-            true => it.handle_adapter_up(id, self.now),
-            false => it.handle_adapter_down(id, self.now),
+            true => it.handle_adapter_up(id, now),
+            false => it.handle_adapter_down(id, now),
         }
         match is_up {
             true => self.mend(host, number),
@@ -259,10 +274,10 @@ impl Table {
     pub(crate) fn emigrate(&mut self, number: usize, patience: Duration) -> usize {
         let end = self.now + patience;
         let left = loop {
+            let now = self.time(number);
             let host = self.hosts[number].as_mut().unwrap();
             let groups: Vec<u32> = host.group_numbers().collect();
             groups.iter().for_each(|group| host.freeze(*group));
-            let now = self.now;
             let leave = groups.iter().filter_map(|group| host.emigrate(*group, now));
             self.migrants[number].extend(leave);
             let left: Vec<u32> = host.group_numbers().collect();
@@ -270,16 +285,18 @@ impl Table {
                 break left;
             }
         };
+        let now = self.time(number);
         let host = self.hosts[number].as_mut().unwrap();
-        left.iter().for_each(|group| host.thaw(*group, self.now));
+        left.iter().for_each(|group| host.thaw(*group, now));
         left.len()
     }
 
     /// And come to it, or to the process that has its place now.
     pub(crate) fn immigrate(&mut self, number: usize) {
+        let now = self.time(number);
         let host = self.hosts[number].as_mut().unwrap();
         for migrant in self.migrants[number].drain(..) {
-            assert_eq!(host.immigrate(migrant, self.now), Ok(()));
+            assert_eq!(host.immigrate(migrant, now), Ok(()));
         }
     }
 
@@ -290,16 +307,29 @@ impl Table {
 
     /// An operator takes an adapter out of use.
     pub(crate) fn relieve(&mut self, host: usize, number: u8) {
+        let now = self.time(host);
         if let Some(host) = &mut self.hosts[host] {
-            host.relieve_adapter(AdapterId(number), self.now);
+            host.relieve_adapter(AdapterId(number), now);
         }
     }
 
     /// A host ends all its link groups, in order.
     pub(crate) fn end(&mut self, host: usize) {
+        let now = self.time(host);
         if let Some(host) = &mut self.hosts[host] {
-            host.end(true, self.now);
+            host.end(true, now);
         }
+    }
+
+    /// A host and its programs do not run for so long.
+    pub(crate) fn stand_still(&mut self, number: usize, time: Duration) {
+        assert!(self.standstills[number].is_none(), "it stands still already");
+        self.clocks[number].go_on(self.now, None);
+        let now = self.time(number);
+        let due = self.hosts[number].as_mut().and_then(next_timeout);
+        let wanted = due.map(|due| due.saturating_sub(now));
+        let (until, unread) = (self.now + time, Vec::new());
+        self.standstills[number] = Some(Standstill { until, wanted, unread });
     }
 
     /// A host is there no more, and neither are its programs.
@@ -334,6 +364,31 @@ impl Table {
 // ---- time ---------------------------------------------------------------------------------------
 
 impl Table {
+    /// What the clock of a host shows.
+    fn time(&self, host: usize) -> Duration {
+        self.clocks[host].at(self.now)
+    }
+
+    /// When a host, or one of its adapters, is to be called, or goes on.
+    fn next_call(&mut self, number: usize) -> Option<Duration> {
+        if let Some(standstill) = &self.standstills[number] {
+            return Some(standstill.until);
+        }
+        let now = self.time(number);
+        let due = self.hosts[number].as_mut().and_then(next_timeout)?;
+        Some(self.now + due.saturating_sub(now))
+    }
+
+    /// Hosts go on whose time has come.
+    fn end_standstills(&mut self) {
+        for number in [SERVER, CLIENT] {
+            let is_over = |it: &mut Standstill| it.until <= self.now;
+            let Some(over) = self.standstills[number].take_if(is_over) else { continue };
+            self.clocks[number].go_on(self.now, over.wanted);
+            over.unread.iter().for_each(|packet| self.deliver(packet));
+        }
+    }
+
     fn at(&mut self, after: Duration, due: Due) {
         self.count += 1;
         self.due.insert((self.now + after, self.count), due);
@@ -355,6 +410,12 @@ impl Table {
         while !programs(self) && self.step(end) {}
     }
 
+    /// Lets time pass until no host stands still.
+    pub(crate) fn run_until_all_go_on(&mut self) {
+        let end = self.now + Duration::from_secs(60);
+        while self.standstills.iter().any(Option::is_some) && self.step(end) {}
+    }
+
     /// Lets time pass until all groups have two links. A server that has tried in vain tries again
     /// after a minute, and then after two.
     pub(crate) fn run_until_redundant(&mut self) {
@@ -374,12 +435,13 @@ impl Table {
     /// Whatever is next, unless it is later than `end`.
     fn step(&mut self, end: Duration) -> bool {
         self.carry();
-        let of_hosts = self.hosts.iter_mut().flatten().filter_map(next_timeout).min();
+        let of_hosts = [SERVER, CLIENT].map(|host| self.next_call(host));
         let due = self.due.keys().next().map(|(at, _)| *at);
-        let next = [of_hosts, due, self.network.poll_timeout()].into_iter().flatten().min();
-        let Some(next) = next.filter(|next| *next <= end) else { return false };
+        let all = of_hosts.into_iter().chain([due, self.network.poll_timeout()]);
+        let Some(next) = all.flatten().min().filter(|next| *next <= end) else { return false };
         self.now = self.now.max(next);
         let now = self.now;
+        self.end_standstills();
         while let Some(packet) = self.network.pop(now) {
             if self.late > 0.0 && self.random.random_bool(self.late) {
                 let after = LATE_MAX.mul_f64(self.random.random());
@@ -392,20 +454,26 @@ impl Table {
             let due = entry.remove();
             self.happen(due);
         }
-        for host in self.hosts.iter_mut().flatten() {
-            if next_timeout(host).is_some_and(|at| at <= now) {
-                for id in IDS {
-                    if let Some(device) = host.device(id) {
-                        device.handle_timeout(now);
-                        host.handle_device(id, now);
-                    }
-                }
-                host.handle_timeout(now);
-                let next = next_timeout(host);
-                assert!(next.is_none_or(|at| at > now), "a timer that does not stop");
+        [SERVER, CLIENT].into_iter().for_each(|host| self.pass_time(host));
+        true
+    }
+
+    fn pass_time(&mut self, number: usize) {
+        let now = self.time(number);
+        let is_running = self.standstills[number].is_none();
+        let Some(host) = self.hosts[number].as_mut().filter(|_| is_running) else { return };
+        if next_timeout(host).is_none_or(|at| at > now) {
+            return;
+        }
+        for id in IDS {
+            if let Some(device) = host.device(id) {
+                device.handle_timeout(now);
+                host.handle_device(id, now);
             }
         }
-        true
+        host.handle_timeout(now);
+        let next = next_timeout(host);
+        assert!(next.is_none_or(|at| at > now), "a timer that does not stop");
     }
 
     fn deliver(&mut self, packet: &Packet) {
@@ -416,14 +484,19 @@ impl Table {
         }
         (self.now, to, bytes).hash(&mut self.trace);
         for number in [SERVER, CLIENT] {
+            let now = self.time(number);
             for id in IDS {
-                if IpAddr::from(address(number, id.0)) == to
-                    && let Some(host) = &mut self.hosts[number]
+                if IpAddr::from(address(number, id.0)) != to {
+                    continue;
+                }
+                if let Some(standstill) = &mut self.standstills[number] {
+                    standstill.unread.push(packet.clone());
+                } else if let Some(host) = &mut self.hosts[number]
                     && let Some(device) = host.device(id)
                 {
                     let datagram = Datagram { from, port: SOURCE_PORT, index, bytes };
-                    device.handle_datagram(&datagram, self.now);
-                    host.handle_device(id, self.now);
+                    device.handle_datagram(&datagram, now);
+                    host.handle_device(id, now);
                 }
             }
         }
@@ -433,14 +506,18 @@ impl Table {
     fn carry(&mut self) {
         let mut out = [0; SEGMENTS_MAX * DATAGRAM_MAX];
         for number in [SERVER, CLIENT] {
+            if self.standstills[number].is_some() {
+                continue;
+            }
+            let now = self.time(number);
             if let Some(host) = &mut self.hosts[number] {
-                host.transmit(self.now);
+                host.transmit(now);
             }
             for id in IDS {
                 let from = IpAddr::from(address(number, id.0));
                 while let Some(host) = &mut self.hosts[number]
                     && let Some(device) = host.device(id)
-                    && let Some(run) = device.poll_transmit(&mut out, SEGMENTS_MAX, self.now)
+                    && let Some(run) = device.poll_transmit(&mut out, SEGMENTS_MAX, now)
                 {
                     for (index, bytes) in out[..run.len].chunks(run.segment_len).enumerate() {
                         let (to, bytes) = (run.to, bytes.to_vec());
@@ -540,7 +617,21 @@ impl Table {
         self.at(after, Due::Act { talk, side });
     }
 
+    /// The host at which something is to happen.
+    fn place_of(&self, due: &Due) -> Option<usize> {
+        match due {
+            Due::Propose { talk } | Due::Confirm { talk, .. } => Some(self.talks[*talk].server),
+            Due::Accept { talk, .. } => Some(1 - self.talks[*talk].server),
+            Due::Decline { side, .. } | Due::Act { side, .. } => Some(*side),
+            Due::Lie(_) | Due::Deliver(_) => None,
+        }
+    }
+
     fn happen(&mut self, due: Due) {
+        let standstill = self.place_of(&due).and_then(|host| self.standstills[host].as_ref());
+        if let Some(until) = standstill.map(|it| it.until) {
+            return self.at(until - self.now, due);
+        }
         match due {
             Due::Propose { talk } => self.propose(talk),
             Due::Accept { talk, bytes } => self.take_accept(talk, &bytes),
@@ -548,7 +639,7 @@ impl Table {
                 let confirm = AcceptConfirmR::parse(&bytes).unwrap();
                 let server = self.talks[talk].server;
                 if let Some((host, token)) = self.end_of(talk, server) {
-                    let now = self.now;
+                    let now = self.time(host);
                     self.hosts[host].as_mut().unwrap().handle_confirm(token, &confirm, now);
                 }
             }
@@ -557,7 +648,8 @@ impl Table {
                 program.is_declined = true;
                 program.is_gone |= program.token.is_none();
                 let Some((host, token)) = self.end_of(talk, side) else { return };
-                let (host, now) = (self.hosts[host].as_mut().unwrap(), self.now);
+                let now = self.time(host);
+                let host = self.hosts[host].as_mut().unwrap();
                 match is_out_of_sync {
                     true => host.handle_out_of_sync(token, now),
                     false => host.abandon(token, now),
@@ -587,10 +679,11 @@ impl Table {
         self.talks[talk].proposed = proposed;
         let proposer = proposer(client, preferred);
         let request = self.request(server, &accepted, sizes);
+        let now = self.time(server);
         let Some(host) = self.hosts[server].as_mut() else {
             return self.stays_tcp(talk, [SERVER, CLIENT]);
         };
-        match host.accept(proposer, request, self.now) {
+        match host.accept(proposer, request, now) {
             Ok(token) => self.name(talk, server, token),
             Err(_) => self.stays_tcp(talk, [SERVER, CLIENT]),
         }
@@ -627,7 +720,8 @@ impl Table {
         &mut self,
         number: usize,
     ) -> Option<(&mut Host<soft::Adapter>, Duration)> {
-        Some((self.hosts[number].as_mut()?, self.now))
+        let now = self.time(number);
+        Some((self.hosts[number].as_mut()?, now))
     }
 
     pub(crate) fn lie_after(&mut self, after: Duration, lie: Lie) {
@@ -649,11 +743,11 @@ impl Table {
         let Talk { server, ref programs, ref proposed, .. } = self.talks[talk];
         let client = 1 - server;
         let request = self.request(client, proposed, programs[client].sizes());
-        let is_dead = programs[client].is_dead;
+        let (is_dead, now) = (programs[client].is_dead, self.time(client));
         let Some(host) = self.hosts[client].as_mut().filter(|_| !is_dead) else {
             return self.at(TCP, Due::Decline { talk, side: server, is_out_of_sync: false });
         };
-        match host.connect(&accept, request, self.now) {
+        match host.connect(&accept, request, now) {
             Ok(token) => self.name(talk, client, token),
             Err(diagnosis) => {
                 self.stays_tcp(talk, [client]);
@@ -675,6 +769,7 @@ impl Table {
         if !self.migrants[side].is_empty() {
             return self.at(TCP, Due::Act { talk, side });
         }
+        let now = self.time(side);
         let Talk { programs, .. } = &mut self.talks[talk];
         let [program, other] = match programs {
             [server, client] if side == SERVER => [server, client],
@@ -682,7 +777,7 @@ impl Table {
         };
         let Some(host) = self.hosts[side].as_mut().filter(|_| !program.is_dead) else { return };
         program.check_urgent(other, host);
-        let after = match program.act(host, &mut self.random, self.now) {
+        let after = match program.act(host, &mut self.random, now) {
             Next::Wait => return,
             Next::GoOn => Duration::from_micros(self.random.random_range(0..2000)),
             Next::Pause(pause) => pause,

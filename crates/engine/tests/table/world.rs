@@ -38,10 +38,12 @@ pub(crate) enum Story {
     Rebirth,
     /// Somebody speaks CLC in the name of either host.
     Liar,
+    /// Hosts do not run for seconds, one, the other, or both at once, and again before they have recovered.
+    Standstill,
 }
 
 /// Of so many worlds, each so often as it stands here.
-pub(crate) const STORIES: [Story; 18] = [
+pub(crate) const STORIES: [Story; 20] = [
     Story::Calm,
     Story::Calm,
     Story::Cut,
@@ -60,6 +62,8 @@ pub(crate) const STORIES: [Story; 18] = [
     Story::Rebirth,
     Story::Liar,
     Story::Liar,
+    Story::Standstill,
+    Story::Standstill,
 ];
 
 /// A world by its seed.
@@ -245,6 +249,7 @@ impl World {
             | Story::DownAndUp
             | Story::Replaced => {}
             Story::Relief => table.relieve(SERVER, adapter),
+            Story::Standstill => self.stand_still(table),
             Story::CutAll => (1..=2).for_each(|adapter| table.cut(SERVER, adapter)),
             Story::Death => table.kill(self.random.random_range(SERVER..=CLIENT)),
             Story::Rebirth => {
@@ -257,6 +262,36 @@ impl World {
                 table.run(Duration::from_secs(60));
                 self.talk_freshly(table, 3);
             }
+        }
+    }
+
+    /// Longer in all than a peer is waited for, but never that long while the other one runs. In between they run for
+    /// moments.
+    fn stand_still(&mut self, table: &mut Table) {
+        self.begin_chatters(table);
+        for _ in 0..self.random.random_range(3..8) {
+            let first = self.random.random_range(SERVER..=CLIENT);
+            let time = Duration::from_millis(self.random.random_range(100..9000));
+            match self.random.random_range(0..3) {
+                0 => table.stand_still(first, time),
+                1 => {
+                    table.stand_still(first, time);
+                    self.wait(table, 2_000_000);
+                    table.stand_still(1 - first, time);
+                }
+                // As long as the other one stands still, and some seconds more.
+                _ => {
+                    let longer = Duration::from_millis(self.random.random_range(8000..20_000));
+                    table.stand_still(first, time + longer);
+                    self.wait(table, 1_000_000);
+                    table.stand_still(1 - first, longer);
+                }
+            }
+            if self.random.random_bool(0.3) {
+                self.begin_talks(table, 1);
+            }
+            table.run_until_all_go_on();
+            self.wait(table, 2_000_000);
         }
     }
 

@@ -241,17 +241,21 @@ impl LinkGroup {
         };
         self.flow = None;
         let sent = until.saturating_sub(LLC_WAIT);
-        let tries_max = match self.link(over).is_some_and(|over| over.was_heard_since(sent)) {
+        let is_heard = self.link(over).is_some_and(|over| over.was_heard_since(sent));
+        let is_only = self.active().all(|link| link.user_id == over);
+        let tries_max = match is_heard {
             true => DELETE_LINK_TRIES_HEARD,
             false => DELETE_LINK_TRIES,
         };
-        if tries >= tries_max {
+        // Of the only link its test decides, which waits longer: the peer may stand still.
+        let counts = is_heard || !is_only;
+        if counts && tries >= tries_max {
             // "The link over which the server sent the DELETE LINK is no longer usable either",
             // RFC 7609 §C.7.1.
             return self.fail_link(over, DeleteReason::LOST_PATH, now);
         }
         if let Some(Farewell::Due(reason)) = self.link(link).and_then(|link| link.farewell) {
-            self.announce(link, reason, tries + 1, now);
+            self.announce(link, reason, tries + u8::from(counts), now);
         }
         self.doubt(over, now);
     }

@@ -227,22 +227,34 @@ impl LinkGroup {
     }
 
     /// No answer. The exchange begins again; the link has to show that the peer still answers.
+    ///
+    /// A buffer that goes is given up after [`RKEY_TRIES`], because a peer that talks and does not answer will not. One
+    /// that says nothing at all may stand still, with WRITEs under way from before: they would find no door, and that
+    /// breaks the link with all its connections. How long it is waited for the test of the link decides.
     pub(super) fn rkeys_timed_out(&mut self, now: Duration) {
         let Some(flow) = self.rkey_flow.take() else { return };
         match flow.what {
             What::Confirm(id) => self.not_confirmed(id, now),
-            What::Delete(ids) => {
-                for id in ids {
-                    let Some(rmb) = self.rmb_mut(id) else { continue };
-                    rmb.tries += 1;
-                    // A peer that writes into it from now on breaks the link.
-                    if rmb.tries >= RKEY_TRIES {
-                        self.removed(id);
-                    }
-                }
+            What::Delete(ids) if self.is_heard_since_begun(flow.over, flow.until) => {
+                ids.into_iter().for_each(|id| self.not_deleted(id));
             }
+            What::Delete(_) => {}
         }
         self.doubt(flow.over, now);
+    }
+
+    /// Whether anything has come over a link since an exchange has begun there that was to end by then.
+    fn is_heard_since_begun(&self, over: LinkUserId, until: Duration) -> bool {
+        self.link(over).is_some_and(|link| link.was_heard_since(until.saturating_sub(LLC_WAIT)))
+    }
+
+    fn not_deleted(&mut self, id: RmbId) {
+        let Some(rmb) = self.rmb_mut(id) else { return };
+        rmb.tries += 1;
+        // A peer that writes into it from now on breaks the link.
+        if rmb.tries >= RKEY_TRIES {
+            self.removed(id);
+        }
     }
 
     fn removed(&mut self, id: RmbId) {

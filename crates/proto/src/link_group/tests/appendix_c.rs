@@ -240,7 +240,7 @@ fn c7_delete_link_from_the_server_has_no_answer() {
     ]);
     // A client that is heard otherwise has more time, for its answer may wait behind data; but not
     // for ever.
-    (0..10).for_each(|_| table.swallow("s DELETE LINK 1"));
+    (0..11).for_each(|_| table.swallow("s DELETE LINK 1"));
     is_alive(&mut table, &[1, 3]);
     table.break_link(Role::Server, 1);
     table.run(s(15));

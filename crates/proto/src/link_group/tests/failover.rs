@@ -367,6 +367,65 @@ fn a_buffer_that_was_leaving_when_a_link_came_needs_no_farewell_there() {
     table.assert_agreement();
 }
 
+/// One link is given up after some seconds, as the peer may be behind the other; the other after as many as the only one.
+#[test]
+fn a_peer_that_stands_still_keeps_one_of_two_links() {
+    let mut table = redundant(Version::V1);
+    for line in ["s TEST LINK", "s DELETE LINK"] {
+        (0..20).for_each(|_| table.swallow(line));
+    }
+    table.break_link(Role::Server, 2);
+    table.run(s(14));
+    assert_eq!(table.links(Role::Server), [1], "{:#?}", table.trace);
+    // It goes on.
+    table.swallows.clear();
+    table.run(s(4));
+    assert_eq!(table.links(Role::Client)[0], 1);
+    table.assert_agreement();
+}
+
+/// A buffer of the server's that connections have left, and of which the client does not say that it lets go.
+fn leaving(table: &mut Table, answers: usize) {
+    let now = table.now;
+    table.server().add_rmb(RmbId(2), now).unwrap();
+    table.run(ms(50));
+    for _ in 0..answers {
+        table.swallow("s DELETE RKEY");
+        table.swallow("s TEST LINK");
+    }
+    let now = table.now;
+    table.server().remove_rmb(RmbId(2), now).unwrap();
+}
+
+/// What it has sent before may still come.
+#[test]
+fn a_buffer_stays_as_long_as_the_peer_stands_still() {
+    let mut table = Table::established(Setting::new(Version::V1, 1, 1));
+    leaving(&mut table, 6);
+    table.run(s(11));
+    assert!(!table.host(Role::Server).has(Event::RmbRemoved(RmbId(2))), "{:#?}", table.trace);
+    // It goes on.
+    table.run(s(4));
+    assert!(table.host(Role::Server).has(Event::RmbRemoved(RmbId(2))), "{:#?}", table.trace);
+    assert_eq!(table.links(Role::Server), [1]);
+    table.assert_agreement();
+}
+
+#[test]
+fn a_buffer_is_given_up_if_the_peer_talks_and_does_not_let_go_of_it() {
+    let mut table = Table::established(Setting::new(Version::V2, 1, 1));
+    leaving(&mut table, 3);
+    for _ in 0..7 {
+        table.run(s(1));
+        let now = table.now;
+        let group = table.server();
+        let link = group.links()[0].user_id();
+        group.handle_traffic(link, now);
+    }
+    assert!(table.host(Role::Server).has(Event::RmbRemoved(RmbId(2))), "{:#?}", table.trace);
+    assert_eq!(table.links(Role::Server), [1]);
+}
+
 /// The device of one side hears nothing over a link.
 fn silent(table: &mut Table, role: Role, number: u8) {
     let now = table.now;
