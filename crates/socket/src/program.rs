@@ -6,6 +6,7 @@
 //!   socket_options     setsockopt, getsockopt, ioctl
 //!   fork, bundle       connections in other processes and other programs; uring, seccomp: unseen calls
 //!   hand_over          connections to other hosts go to the gateway
+//!   without_gateway    they stay TCP where there is none
 //!   protection         those that TLS is to protect, too, or they end
 //!   life, fresh        sockets made, accepted, duplicated, closed
 //!   tracking, object   what they are in the meantime
@@ -26,3 +27,4 @@ pub mod stream;
 pub mod tracking;
 pub mod transfer;
 pub mod uring;
+mod without_gateway;

@@ -7,8 +7,8 @@ use crate::process::loan;
 use crate::process::owner::Held;
 use crate::process::tcp::{self, Name};
 use crate::program::protection::{self, Accepted};
-use crate::program::{dead_end, life};
-use crate::rendezvous::gateway::{LINE, PATIENCE};
+use crate::program::{dead_end, life, without_gateway};
+use crate::rendezvous::gateway::{LINE, PATIENCE, comes};
 use crate::rendezvous::tcp_option;
 use crate::table::descriptors::{self, Use};
 use crate::table::file::{self, File};
@@ -17,17 +17,12 @@ use crate::table::sock::{Phase, Sock};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use sidestep_device::sys::{self, Errno};
-use sidestep_wire::clc::Decline;
 use sidestep_wire::hand_over::{EMITTED_LEN_MAX, HandOver, Message};
 use sidestep_wire::host_control::Side;
-use sidestep_wire::{Diagnosis, PeerId};
 
 /// How long a program that is about to begin another one waits for a handshake of TCP: one SYN may
 /// be lost.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(1500);
-
-/// A Decline of version 1.
-const DECLINE_LEN: usize = 28;
 
 /// A socket is connected, or has begun to connect. True if the option was offered to another host, or
 /// TLS is to protect it: then what came of it decides, at once or when it is known.
@@ -59,9 +54,8 @@ fn settle_in_turn(sock: &'static Sock, fd: i32) {
     if sock.phase() != Phase::Offered || ledger::is_connecting(fd) {
         return;
     }
-    if sock.rule().is_some() || tcp_option::is_agreed_with_host(sock, fd) {
-        hand_over(sock, fd, Side::Client);
-    } else {
+    let is_for_gateway = sock.rule().is_some() || tcp_option::is_agreed_with_host(sock, fd);
+    if !is_for_gateway || !hand_over(sock, fd, Side::Client) {
         life::succeed(sock, life::renewed(sock, fd, None), fd);
     }
     // Calls that found the old object go on with whatever the number means now.
@@ -132,24 +126,11 @@ pub(crate) fn after_fork_in_child() {
     });
 }
 
-/// The gateway gets the connection, and its descriptors stand for one to the gateway.
-pub(crate) fn hand_over(old: &'static Sock, fd: i32, side: Side) {
+/// The gateway gets the connection, and its descriptors stand for one to the gateway. False: there is none, and the
+/// connection is an ordinary one.
+pub(crate) fn hand_over(old: &'static Sock, fd: i32, side: Side) -> bool {
     let Some((way, session)) = open_session(old, fd, side) else {
-        let is_to_be_protected = old.rule().is_some();
-        match is_to_be_protected {
-            true => crate::log!(
-                Error,
-                "the gateway has gone: a connection that is to have TLS is reset"
-            ),
-            false => crate::log!(
-                Warn,
-                "the gateway has gone: a connection to another host is without SMC-R"
-            ),
-        }
-        if side == Side::Client && !is_to_be_protected && decline(fd) {
-            return life::succeed(old, life::renewed(old, fd, None), fd);
-        }
-        return give_up(old, fd);
+        return !stays_without_gateway(old, fd, side);
     };
     carry_options_over(fd, way);
     let new = life::renewed(old, fd, Some(session));
@@ -157,6 +138,24 @@ pub(crate) fn hand_over(old: &'static Sock, fd: i32, side: Side) {
     life::put_under(old, fd, way);
     sys::close_number(way);
     life::succeed(old, new, fd);
+    true
+}
+
+/// Whether a connection goes on that was to go to the gateway. Otherwise it is reset, as one is that is to have TLS.
+fn stays_without_gateway(sock: &Sock, fd: i32, side: Side) -> bool {
+    if sock.rule().is_some() {
+        crate::log!(Error, "the gateway has gone: a connection that is to have TLS is reset");
+        give_up(sock, fd);
+        return false;
+    }
+    let stays = without_gateway::decline(fd, side);
+    if stays {
+        crate::log!(Warn, "the gateway has gone: a connection to another host is without SMC-R");
+    } else {
+        crate::log!(Warn, "the gateway has gone, and so has a connection to another host");
+        give_up(sock, fd);
+    }
+    stays
 }
 
 /// No byte of the program's goes by the connection: its next call says ECONNRESET.
@@ -201,18 +200,8 @@ fn describe(way: i32, fd: i32, side: Side) -> Option<Session> {
 pub(crate) fn give(line: i32, message: Message, fd: i32) -> Option<usize> {
     let mut bytes = [0; EMITTED_LEN_MAX];
     let len = message.emit(&mut bytes).ok()?;
-    sys::poll_until(sys::seat(line), libc::POLLOUT, Some(PATIENCE)).ok()?;
+    comes(sys::seat(line), libc::POLLOUT, PATIENCE).then_some(())?;
     sys::send_over(line, &bytes[..len], &[fd]).ok()
-}
-
-/// Says to the server, in the place of a Proposal, that there will be none. Afterwards the
-/// connection is an ordinary one (RFC 7609 §3.5.1.3).
-fn decline(fd: i32) -> bool {
-    let mut bytes = [0; DECLINE_LEN];
-    let decline = Decline::v1(PeerId::default(), Diagnosis::MEM);
-    let Ok(len) = decline.emit(&mut bytes) else { return false };
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    sys::send(fd, &bytes[..len], flags).is_ok_and(|sent| sent == len)
 }
 
 /// Gives H what the program has set on N.
@@ -260,11 +249,13 @@ pub fn name(fd: i32, peer: bool) -> Option<Name> {
 /// means another one now.
 pub fn accepted(sock: &'static Sock, fd: i32) -> bool {
     match protection::accepted(sock, fd) {
-        Accepted::Unprotected if !tcp_option::is_agreed_with_host(sock, fd) => return false,
+        Accepted::Unprotected if !tcp_option::is_agreed_with_host(sock, fd) => false,
         Accepted::Unprotected | Accepted::Protected => hand_over(sock, fd, Side::Server),
-        Accepted::Refused => give_up(sock, fd),
+        Accepted::Refused => {
+            give_up(sock, fd);
+            true
+        }
     }
-    true
 }
 
 #[cfg(test)]
@@ -272,14 +263,18 @@ mod tests {
     use super::*;
     use crate::process::home::tests::alone;
     use crate::program::bundle;
+    use crate::program::without_gateway::{DECLINE_LEN, PROPOSAL_PATIENCE};
     use crate::rendezvous::gateway::{is_present, may_lead_to, objection};
     use core::net::SocketAddr;
     use sidestep_device::program::Argument;
     use sidestep_device::sys::UnixName;
     use sidestep_proto::autocache;
     use sidestep_proto::fallback::{PeerCannot, ProgramDid, Reason};
+    use sidestep_wire::clc::proposal::UEID_COUNT_MAX;
+    use sidestep_wire::clc::{Decline, Proposal};
     use sidestep_wire::hand_over::{Greeting, gateway_name};
     use sidestep_wire::lessons::{self, Cause, Lesson};
+    use sidestep_wire::{Chid, Diagnosis, Eid, ExtendedGid};
     use std::fs::File;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
@@ -520,7 +515,7 @@ mod tests {
         let _alone = alone();
         let (mut stream, mut peer, sock) = connection();
         let fd = stream.as_raw_fd();
-        hand_over(sock, fd, Side::Client);
+        assert!(!hand_over(sock, fd, Side::Client));
         stream.write_all(b"abc").unwrap();
         let mut heard = [0; DECLINE_LEN + 3];
         peer.read_exact(&mut heard).unwrap();
@@ -530,15 +525,72 @@ mod tests {
         close(stream);
     }
 
+    /// A Proposal is longer than what is read over at once, and comes in two parts, of which the second has the client's
+    /// first bytes.
     #[test]
-    fn without_a_gateway_a_server_is_told_that_the_connection_has_ended() {
+    fn without_a_gateway_a_server_declines_and_goes_on() {
         let _alone = alone();
         let (mut stream, mut peer, sock) = connection();
-        peer.write_all(b"a Proposal").unwrap();
-        hand_over(sock, stream.as_raw_fd(), Side::Server);
-        let ended = stream.read(&mut [0; 16]).unwrap_err();
-        assert_eq!(ended.raw_os_error(), Some(libc::ECONNRESET));
+        let fd = stream.as_raw_fd();
+        let proposal = proposal();
+        let (begin, end) = proposal.split_at(300);
+        std::thread::scope(|scope| {
+            peer.write_all(begin).unwrap();
+            scope.spawn(|| {
+                std::thread::sleep(PROPOSAL_PATIENCE / 10);
+                (&peer).write_all(&[end, b"abc"].concat()).unwrap();
+            });
+            assert!(!hand_over(sock, fd, Side::Server));
+        });
+        let mut heard = [0; 3];
+        stream.read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, b"abc");
+        stream.write_all(b"def").unwrap();
+        let mut heard = [0; DECLINE_LEN + 3];
+        peer.read_exact(&mut heard).unwrap();
+        assert!(Decline::parse(&heard[..DECLINE_LEN]).is_ok());
+        assert_eq!(&heard[DECLINE_LEN..], b"def");
         close(stream);
+    }
+
+    /// Of as many UEIDs as one may name.
+    fn proposal() -> Vec<u8> {
+        let ueids = (0..UEID_COUNT_MAX).map(|n| Eid::ueid(&format!("UEID{n}")).unwrap());
+        let gid = ExtendedGid::default();
+        let proposal = Proposal::smc_d_v2(ueids.collect(), gid, Chid::LOOPBACK);
+        let mut bytes = vec![0; proposal.emitted_len()];
+        proposal.emit(&mut bytes).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn a_client_without_a_gateway_either_is_not_declined_a_second_time() {
+        let _alone = alone();
+        let (mut stream, mut peer, sock) = connection();
+        assert!(without_gateway::decline(peer.as_raw_fd(), Side::Client));
+        peer.write_all(b"abc").unwrap();
+        assert!(!hand_over(sock, stream.as_raw_fd(), Side::Server));
+        let mut heard = [0; 3];
+        stream.read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, b"abc");
+        stream.write_all(b"def").unwrap();
+        peer.read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, b"def");
+        close(stream);
+    }
+
+    #[test]
+    fn without_a_gateway_a_server_ends_what_is_no_proposal() {
+        let _alone = alone();
+        let accept = [&[0xE2, 0xD4, 0xC3, 0xD9, 2][..], &[0, 16, 0x10], &[0; 8]].concat();
+        for said in [&b"a Proposal"[..], &proposal()[..100], &accept, b""] {
+            let (mut stream, mut peer, sock) = connection();
+            peer.write_all(said).unwrap();
+            assert!(hand_over(sock, stream.as_raw_fd(), Side::Server));
+            let ended = stream.read(&mut [0; 16]).unwrap_err();
+            assert_eq!(ended.raw_os_error(), Some(libc::ECONNRESET));
+            close(stream);
+        }
     }
 
     #[test]

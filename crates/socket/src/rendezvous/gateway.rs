@@ -33,7 +33,7 @@ use core::net::SocketAddr;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use sidestep_device::rights;
-use sidestep_device::sys::{self, UnixName};
+use sidestep_device::sys::{self, Errno, UnixName};
 use sidestep_proto::autocache;
 use sidestep_proto::fallback::{Lack, PeerCannot, ProgramDid, Reason};
 use sidestep_wire::hand_over::{EMITTED_LEN_MAX, Greeting, Message, gateway_name};
@@ -159,6 +159,19 @@ impl Line {
     }
 }
 
+/// Whether one of these events comes in time, whatever signals the program has meanwhile: one that ended the wait would
+/// be taken for the gateway's end.
+pub(crate) fn comes(fd: i32, events: i16, patience: Duration) -> bool {
+    let end = sys::deadline(patience);
+    loop {
+        let left = end.saturating_sub(sys::now_ns());
+        match sys::poll_until(fd, events, Some(Duration::from_nanos(left))) {
+            Err(Errno(libc::EINTR)) if left > 0 => {}
+            answer => return answer.is_ok_and(|count| count > 0),
+        }
+    }
+}
+
 /// Calls the gateway, which says at which port it takes H, and has a file to look into.
 fn call() -> Option<(i32, Greeting, i32)> {
     let fd = sys::unix_packet().map(sys::move_up).ok()?;
@@ -178,7 +191,7 @@ fn greet(fd: i32) -> Option<(Greeting, i32)> {
         return None;
     }
     let mut bytes = [0; EMITTED_LEN_MAX];
-    sys::poll_until(sys::seat(fd), libc::POLLIN, Some(PATIENCE)).ok()?;
+    comes(sys::seat(fd), libc::POLLIN, PATIENCE).then_some(())?;
     let received = sys::recv_with_fds(fd, &mut bytes).ok()?;
     match (Message::parse(&bytes[..received.len]), received.fds()) {
         (Ok(Message::Greeting(greeting)), &[lessons]) => Some((greeting, sys::move_up(lessons))),
