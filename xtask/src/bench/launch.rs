@@ -425,15 +425,24 @@ fn last_lines(text: &str) -> String {
     tail.iter().map(|line| format!("\n      | {line}")).collect()
 }
 
+/// What runs in the end: under `sidestep run … -- PROGRAM` and `taskset -c N PROGRAM` that is among the arguments.
 fn name_of(command: &Command) -> String {
-    // Under `sidestep run -- PROGRAM` or `taskset -c N PROGRAM` the program
-    // is among the arguments.
     let words = [command.get_program()].into_iter().chain(command.get_args());
-    words
-        .filter_map(|word| Path::new(word).file_name()?.to_str())
-        .find(|word| !["sidestep", "run", "--", "taskset", "-c"].contains(word) && !is_number(word))
-        .unwrap_or("program")
-        .to_owned()
+    let words: Vec<&str> = words.filter_map(|word| Path::new(word).file_name()?.to_str()).collect();
+    let mut rest = &words[..];
+    while let [word, behind @ ..] = rest {
+        rest = match *word {
+            // What its options say is no name.
+            "sidestep" => {
+                let options = behind.iter().position(|word| *word == "--");
+                &behind[options.map_or(0, |count| count + 1)..]
+            }
+            "taskset" | "-c" => behind,
+            word if is_number(word) => behind,
+            word => return word.to_owned(),
+        };
+    }
+    "program".to_owned()
 }
 
 fn is_number(word: &str) -> bool {
@@ -565,8 +574,11 @@ mod tests {
     #[test]
     fn programs_are_named_by_what_runs_in_the_end() {
         let mut command = Command::new("/x/sidestep");
-        command.args(["run", "--", "taskset", "-c", "0", "/usr/bin/sockperf", "sr"]);
+        command.args(["run", "--promotion", "early", "--"]);
+        command.args(["taskset", "-c", "0", "/usr/bin/sockperf", "sr", "--", "x"]);
         assert_eq!(name_of(&command), "sockperf");
+        assert_eq!(name_of(Command::new("/x/sidestep").args(["ss", "--json"])), "ss");
+        assert_eq!(name_of(Command::new("/usr/bin/redis-server").arg("7")), "redis-server");
     }
 
     #[test]
