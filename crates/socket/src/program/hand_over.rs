@@ -132,7 +132,6 @@ pub(crate) fn hand_over(old: &'static Sock, fd: i32, side: Side) -> bool {
     let Some((way, session)) = open_session(old, fd, side) else {
         return !stays_without_gateway(old, fd, side);
     };
-    carry_options_over(fd, way);
     let new = life::renewed(old, fd, Some(session));
     epoll::withdraw(old);
     life::put_under(old, fd, way);
@@ -179,6 +178,8 @@ fn open_session(sock: &Sock, fd: i32, side: Side) -> Option<(i32, Session)> {
             Some(at) => Message::Protect(protection::hand_over_by(at, hand_over, &session.peer)?),
             None => Message::HandOver(hand_over),
         };
+        // Before the gateway has N, on which it sets some for itself: with its SO_LINGER each close would be a reset.
+        carry_options_over(fd, way);
         give(line, message, fd).map(|_| session)
     });
     if session.is_none() {
@@ -407,6 +408,29 @@ mod tests {
         // No other process has it.
         drop(connection);
         assert_eq!(peer.read(&mut answer).unwrap(), 0);
+    }
+
+    /// What the gateway sets on a connection is none of the program's.
+    #[test]
+    fn the_program_s_options_are_on_its_descriptor_before_the_gateway_has_the_connection() {
+        let _alone = alone();
+        let (stream, _peer, sock) = connection();
+        let fd = stream.as_raw_fd();
+        let limit = Some(Duration::from_secs(7));
+        stream.set_read_timeout(limit).unwrap();
+        let thread = gateway(&[], |line, ways| {
+            let way = ways.accept().unwrap();
+            let mut bytes = [0; EMITTED_LEN_MAX];
+            sys::poll_until(line.as_raw_fd(), libc::POLLIN, None).unwrap();
+            let received = sys::recv_with_fds(line.as_raw_fd(), &mut bytes).unwrap();
+            let [n] = received.fds() else { panic!("no connection") };
+            TcpStream::from(owned(*n)).set_read_timeout(None).unwrap();
+            (line, way)
+        });
+        let (way, _) = open_session(sock, fd, Side::Server).unwrap();
+        let _gateway = thread.join().unwrap();
+        assert_eq!(TcpStream::from(owned(way)).read_timeout().unwrap(), limit);
+        close(stream);
     }
 
     /// A server that is root until it listens, as nginx is.
