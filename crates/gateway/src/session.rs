@@ -816,7 +816,8 @@ impl Moved {
             if self.peer_has_ended {
                 if !self.is_told {
                     self.is_told = true;
-                    h.shutdown(Shutdown::Write).map_err(|_| Cut)?;
+                    // A program that has closed H is told nothing, and how it has ended is told by the way out.
+                    let _ = h.shutdown(Shutdown::Write);
                 }
                 return Ok(false);
             }
