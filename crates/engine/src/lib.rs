@@ -118,7 +118,7 @@ mod traffic;
 mod usage;
 mod view;
 
-pub use clock::{Clock, LATENESS};
+pub use clock::Clock;
 pub use contact::{FIRST_CONTACT_PATIENCE, FIRST_CONTACTS_MAX, GROUPS_MAX, GROUPS_OF_ADDRESS_MAX};
 pub use ending::PEER_PATIENCE;
 pub use event::{CallError, Event, Reset};

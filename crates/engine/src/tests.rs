@@ -296,7 +296,6 @@ fn a_buffer_is_used_again_and_begins_as_nothing() {
     assert!(group.rmbs().all(|(_, state)| state == RmbState::Announced));
 }
 
-/// What it has sent over the link that it has left may come late, and would be in the next one's bytes.
 /// Its pages exist when they are written to: short messages take one, however many there are.
 #[test]
 fn a_send_buffer_is_used_as_far_as_it_is_filled_at_once() {
@@ -318,6 +317,7 @@ fn a_send_buffer_is_used_as_far_as_it_is_filled_at_once() {
     assert!(used == [COUNT; LEN] && rest.iter().all(|byte| *byte == 0));
 }
 
+/// What it has sent over the link that it has left may come late, and would be in the next one's bytes.
 #[test]
 fn a_buffer_whose_peer_has_just_changed_links_is_not_used_again() {
     let mut pair = Pair::new();

@@ -44,7 +44,7 @@ const NAMED_FIRST: u64 = 16 << 20;
 
 const NAMED_TIMES: u64 = 4;
 
-/// Bytes at the begin of a ring that keep their memory while it is free, so that the next connection finds them warm.
+/// Bytes at the beginning of a ring that keep their memory while it is free, so that the next connection finds them warm.
 /// One that has sent more has taken longer to fill the rest than it takes to give that back, and what a burst of long
 /// connections has filled is not kept for as long as the link group lives.
 const WARM: usize = 64 << 10;
