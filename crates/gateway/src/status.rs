@@ -15,6 +15,7 @@ use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::time::{TimeVal, TimeValLike};
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::retry_on_intr;
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
@@ -435,7 +436,7 @@ pub(crate) fn say(
         beside.push(SendAncillaryMessage::ScmRights(rights));
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    net::sendmsg(line, &[IoSlice::new(&bytes[..len])], &mut beside, flags)?;
+    retry_on_intr(|| net::sendmsg(line, &[IoSlice::new(&bytes[..len])], &mut beside, flags))?;
     Ok(())
 }
 
@@ -488,7 +489,8 @@ pub(crate) fn receive(line: &OwnedFd) -> io::Result<(Message, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(RIGHTS_MAX))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(&mut bytes)];
-    let len = net::recvmsg(line, &mut parts, &mut beside, RecvFlags::CMSG_CLOEXEC)?.bytes;
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let len = retry_on_intr(|| net::recvmsg(line, &mut parts, &mut beside, flags))?.bytes;
     if len == 0 {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it hangs up"));
     }

@@ -30,6 +30,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use sidestep_engine::Migrant;
 use sidestep_rdma::soft::Succession;
 use sidestep_wire::hand_over::{Message, Relay, gateway_name};
@@ -256,7 +257,7 @@ impl Predecessor {
 /// The other end is closed, or makes no sense.
 pub(crate) fn receive_if_any(line: &OwnedFd) -> io::Result<Option<(Message, Vec<OwnedFd>)>> {
     let mut ready = [PollFd::new(line, PollFlags::IN)];
-    match poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? {
+    match retry_on_intr(|| poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })))? {
         0 => Ok(None),
         _ => receive(line).map(Some),
     }
@@ -272,9 +273,8 @@ pub(crate) fn send(
         match say(to, message, rights) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let patience = Timespec::try_from(SUCCESSION_PATIENCE).map_err(io::Error::other)?;
-                let ready =
-                    poll(&mut [PollFd::from_borrowed_fd(to, PollFlags::OUT)], Some(&patience))?;
-                if ready == 0 {
+                let mut full = [PollFd::from_borrowed_fd(to, PollFlags::OUT)];
+                if retry_on_intr(|| poll(&mut full, Some(&patience)))? == 0 {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
             }

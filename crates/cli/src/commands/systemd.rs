@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use sd_notify::NotifyState;
 use sidestep_gateway::watchdog::Watchdog;
 
@@ -51,7 +52,8 @@ pub(super) fn store(descriptor: BorrowedFd<'_>) -> io::Result<()> {
     let (ours, theirs) = io::pipe()?;
     sd_notify::notify_with_fds(&[NotifyState::Custom("BARRIER=1")], &[theirs.as_fd()])?;
     drop(theirs);
-    match poll(&mut [PollFd::new(&ours, PollFlags::empty())], Some(&PATIENCE))? {
+    let mut heard = [PollFd::new(&ours, PollFlags::empty())];
+    match retry_on_intr(|| poll(&mut heard, Some(&PATIENCE)))? {
         0 => Err(io::ErrorKind::TimedOut.into()),
         _ => Ok(()),
     }

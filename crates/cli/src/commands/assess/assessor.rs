@@ -7,10 +7,11 @@
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
+use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
@@ -31,6 +32,9 @@ const QUEUE_LEN: i32 = 4096;
 
 /// How long a program may take from its connection to its state.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The shortest wait that the kernel takes for one.
+const LEAST_WAIT: Duration = Duration::from_millis(1);
 
 impl Assessor {
     /// Listens at a name of its own.
@@ -71,21 +75,43 @@ fn receive_from(connection: &OwnedFd) -> Option<Shown> {
     if sender.uid() != rustix::process::getuid().as_raw() && !ss::is_root() {
         return None;
     }
-    sockopt::set_socket_timeout(connection, Timeout::Recv, Some(PATIENCE)).ok()?;
+    Shown::new(receive_file(connection)?, sender.pid().unsigned_abs())
+}
+
+/// The file that comes over a connection within [`PATIENCE`], whatever signals come meanwhile: programs that are assessed
+/// end, and each tells so by one.
+fn receive_file(connection: &OwnedFd) -> Option<OwnedFd> {
+    let deadline = Instant::now() + PATIENCE;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0];
-    let mut bytes = [IoSliceMut::new(&mut byte)];
-    net::recvmsg(connection, &mut bytes, &mut beside, RecvFlags::CMSG_CLOEXEC).ok()?;
-    let file = beside.drain().find_map(|message| match message {
+    loop {
+        // A limit of zero would be none.
+        let left = deadline.saturating_duration_since(Instant::now()).max(LEAST_WAIT);
+        sockopt::set_socket_timeout(connection, Timeout::Recv, Some(left)).ok()?;
+        let mut byte = [0];
+        let mut bytes = [IoSliceMut::new(&mut byte)];
+        match net::recvmsg(connection, &mut bytes, &mut beside, RecvFlags::CMSG_CLOEXEC) {
+            Ok(_) => break,
+            // Where there is a limit the kernel does not begin the call anew.
+            Err(Errno::INTR) => {}
+            Err(_) => return None,
+        }
+    }
+    beside.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut files) => files.next(),
         _ => None,
-    });
-    Shown::new(file?, sender.pid().unsigned_abs())
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::IoSlice;
+    use std::os::fd::AsFd;
+    use std::sync::Arc;
+    use std::thread;
+
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+
     use super::*;
 
     fn connect(assessor: &Assessor) -> OwnedFd {
@@ -95,6 +121,37 @@ mod tests {
         let name = SocketAddrUnix::new_abstract_name(assessor.name().as_bytes()).unwrap();
         net::connect(&socket, &name).unwrap();
         socket
+    }
+
+    /// A signal whose handler does nothing comes to this thread until the state is sent.
+    #[test]
+    fn a_signal_does_not_end_the_wait_for_a_state() {
+        const SIGNALS: u32 = 20;
+        const PAUSE: Duration = Duration::from_millis(5);
+        let _handler = signal_hook::flag::register(libc::SIGUSR2, Arc::default()).unwrap();
+        let flags = SocketFlags::CLOEXEC;
+        let (program, connection) =
+            net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        // SAFETY: it has no preconditions.
+        let waiting = unsafe { libc::pthread_self() };
+        let received = thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..SIGNALS {
+                    thread::sleep(PAUSE);
+                    // SAFETY: the thread waits for the end of this one, so it is there.
+                    assert_eq!(unsafe { libc::pthread_kill(waiting, libc::SIGUSR2) }, 0);
+                }
+                let file = tempfile::tempfile().unwrap();
+                let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+                let mut beside = SendAncillaryBuffer::new(&mut space);
+                let files = [file.as_fd()];
+                assert!(beside.push(SendAncillaryMessage::ScmRights(&files)));
+                let byte = [IoSlice::new(b"!")];
+                net::sendmsg(&program, &byte, &mut beside, SendFlags::empty()).unwrap();
+            });
+            receive_file(&connection)
+        });
+        assert!(received.is_some());
     }
 
     #[test]
