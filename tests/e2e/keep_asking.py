@@ -1,8 +1,8 @@
 """Asks a server of echoes over many connections, until its standard input ends; then says how that went.
 
-    keep_asking.py ADDRESS PORT CONNECTIONS
+    keep_asking.py ADDRESS PORT CONNECTIONS PAUSE
 
-Each connection sends one byte, waits for it to come back, pauses 20 ms and begins again. At the end a line of JSON has how
+Each connection sends one byte, waits for it to come back, pauses for so many seconds and begins again. At the end a line of JSON has how
 many connections broke, how many echoes there were, and the longest wait for one, in seconds.
 """
 
@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 
-address, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+address, port, count, pause = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
 selector = selectors.DefaultSelector()
 sent, due = {}, []
 for _ in range(count):
@@ -48,7 +48,7 @@ while sent or (end is None and due):
             due = [it for it in due if it[1] is not connection]
         else:
             echoes += 1
-            due.append((now + 0.02, connection))
+            due.append((now + pause, connection))
     now = time.monotonic()
     while end is None and due and due[0][0] <= now:
         _, connection = due.pop(0)

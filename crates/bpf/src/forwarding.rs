@@ -5,11 +5,12 @@ mod programs;
 mod tests;
 
 use std::fmt;
+use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use aya::Ebpf;
-use aya::maps::{Array, HashMap, MapData, PerCpuArray, PerCpuHashMap};
+use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, PerCpuHashMap};
 use aya::programs::SchedClassifier;
 use aya::programs::tc::{SchedClassifierLinkId, TcAttachType};
 use sidestep_distributor::terms::TARGETS_MAX;
@@ -19,7 +20,7 @@ use crate::error::BpfError;
 use crate::loaded::program;
 use crate::object_file;
 use crate::tables::programs::{page, service_key};
-use crate::tables::{Tables, earlier_page_of, octets, of_map, slot, take};
+use crate::tables::{Tables, earlier_page_of, key_of, octets, of_map, slot, take};
 use programs::{
     ADDRESSES, EARLIER, FLOWS, HOSTS, LEASE, ROUTES, TRAFFIC, flow, lease, route, tally,
 };
@@ -98,7 +99,6 @@ pub struct Flow {
     pub is_closing: bool,
     /// When a packet of the client was seen, by `CLOCK_BOOTTIME`.
     pub seen: Duration,
-    key: [u8; flow::KEY_LEN],
 }
 
 /// What came to an address besides whole packets that go on.
@@ -321,10 +321,29 @@ impl Forwarding {
         Ok(flows)
     }
 
+    /// Notes a flow that another distributor has: its packets take its route from here on. One that is noted here already
+    /// stays as it is, unless `replaces`.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn note(&mut self, flow: &Flow, replaces: bool) -> Result<(), BpfError> {
+        /// `BPF_NOEXIST`
+        const STAYS: u64 = 1;
+        let flags = if replaces { 0 } else { STAYS };
+        match self.flows.insert(flow.key(), flow.value(), flags) {
+            Err(MapError::SyscallError(error))
+                if error.io_error.kind() == io::ErrorKind::AlreadyExists =>
+            {
+                Ok(())
+            }
+            done => of_map(done),
+        }
+    }
+
     /// A flow is over. It may go on all the same, as one that is not known.
     pub fn end(&mut self, flow: &Flow) {
         // One that has gone meanwhile is not there afterwards either.
-        _ = self.flows.remove(&flow.key);
+        _ = self.flows.remove(&flow.key());
     }
 }
 
@@ -349,8 +368,26 @@ impl Flow {
             route: word(value, flow::ROUTE),
             is_closing: word(value, flow::IS_CLOSING) != 0,
             seen: Duration::from_nanos(u64::from_ne_bytes(seen)),
-            key,
         }
+    }
+
+    fn key(&self) -> [u8; flow::KEY_LEN] {
+        let mut key = [0; flow::KEY_LEN];
+        key[..flow::PORT].copy_from_slice(&octets(self.client.ip()));
+        let port = u32::from(self.client.port());
+        key[flow::PORT..][..4].copy_from_slice(&port.to_ne_bytes());
+        key[flow::SERVICE..].copy_from_slice(&key_of(self.service));
+        key
+    }
+
+    fn value(&self) -> [u8; flow::LEN] {
+        let mut value = [0; flow::LEN];
+        let words = [(flow::ROUTE, self.route), (flow::IS_CLOSING, self.is_closing.into())];
+        for (at, word) in words {
+            value[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+        }
+        value[flow::SEEN_NS..].copy_from_slice(&(self.seen.as_nanos() as u64).to_ne_bytes());
+        value
     }
 }
 

@@ -127,7 +127,8 @@ fn words_of(counts: &[u64; TARGETS_MAX]) -> [u64; WORDS] {
     words
 }
 
-fn key_of((address, protocol): ServiceKey) -> [u8; service_key::LEN] {
+/// The key of a service.
+pub(crate) fn key_of((address, protocol): ServiceKey) -> [u8; service_key::LEN] {
     let mut key = [0; service_key::LEN];
     key[..16].copy_from_slice(&octets(address.ip()));
     let words = [

@@ -275,6 +275,39 @@ fn a_flow_keeps_its_target_when_the_table_changes() {
 }
 
 #[test]
+fn a_flow_that_another_distributor_has_noted_keeps_its_target() {
+    for (vip, client) in [(VIP4, client4 as fn(u32) -> SocketAddr), (VIP6, client6)] {
+        let (mut owner, mut backup) = (forwarding!(), forwarding!());
+        let all = plan(Choice::Turn, &[1, 1, 1]);
+        put(&mut owner, vip, Protocol::Tcp, &all);
+        put(&mut backup, vip, Protocol::Tcp, &Plan { places: vec![2], ..all });
+        let begin = |number| {
+            let to = judged(&owner, &tcp(client(number), vip, SYN));
+            assert_eq!(judged(&owner, &tcp(client(number), vip, ACK)), to);
+            to
+        };
+        let begun: Vec<Verdict> = (0..30).map(begin).collect();
+        for flow in owner.flows().unwrap() {
+            backup.note(&flow, true).unwrap();
+        }
+        for (number, to) in (0..).zip(&begun) {
+            assert_eq!(judged(&backup, &tcp(client(number), vip, ACK)), *to);
+        }
+        assert!((1..=3).all(|target| begun.contains(&To(target))), "{begun:?}");
+
+        let own = backup.flows().unwrap()[0];
+        let other = Flow { route: own.route % 3 + 1, is_closing: true, ..own };
+        let noted = |backup: &Loaded| {
+            backup.flows().unwrap().into_iter().find(|it| it.client == own.client).unwrap()
+        };
+        backup.note(&other, false).unwrap();
+        assert_eq!(noted(&backup).route, own.route, "what is noted here stays");
+        backup.note(&other, true).unwrap();
+        assert_eq!(noted(&backup), other);
+    }
+}
+
+#[test]
 fn one_after_the_other_and_the_least_busy() {
     let mut forwarding = forwarding!();
     put(&mut forwarding, VIP4, Protocol::Tcp, &plan(Choice::Turn, &[9, 1, 1]));

@@ -11,28 +11,30 @@
 
 mod addresses;
 mod announce;
+mod copies;
 mod link;
 mod ownership;
 mod peers;
+mod sharing;
 mod store;
 mod target;
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use sidestep_bpf::{BpfError, FLOWS_MAX, Forwarding, Hop, INDICES, Lease, ROUTES_MAX};
-use sidestep_distributor::election::Role;
 use sidestep_distributor::terms::TARGETS_MAX;
 use sidestep_distributor::{
     Change, Distribution, Plan, Protocol, Refusal, SmcUse, State, Target, TargetKind, Vip, VipSet,
 };
 
 use self::addresses::Addresses;
+use self::copies::{Copies, ServiceKey};
 use self::link::{Interface, Neighbour, Own};
-use self::ownership::{Ownership, boot_time, in_a_row};
+use self::ownership::{Ownership, boot_time};
 use super::daemon::{self, Direct};
 use super::error::VipError;
 use super::probe::Outcome;
@@ -107,6 +109,11 @@ struct Distributor {
     /// Whether it served at the last look, and whether flows that it has seen begin may be forgotten since.
     is_serving: bool,
     has_forgotten: bool,
+    /// Flows that backups are told of; when it was told of some itself, and when it owned the VIPs, by `CLOCK_BOOTTIME`.
+    copies: Copies,
+    told: Duration,
+    owned: Duration,
+    is_ending: bool,
     services: Vec<Service>,
     /// What each route is for, by its number; 0 is none. One that is known stays: flows have its number.
     routes: Vec<(ServiceKey, IpAddr)>,
@@ -114,8 +121,6 @@ struct Distributor {
     ask_due: Instant,
     count_due: Instant,
 }
-
-type ServiceKey = (SocketAddr, Protocol);
 
 struct Service {
     /// Its number in the kernel.
@@ -230,6 +235,10 @@ impl Distributor {
             ownership: None,
             is_serving: false,
             has_forgotten: false,
+            copies: Copies::default(),
+            told: Duration::ZERO,
+            owned: Duration::ZERO,
+            is_ending: false,
             services: Vec::new(),
             routes: vec![],
             ask_due: now,
@@ -557,11 +566,13 @@ impl Distributor {
             self.follow_tables();
         }
         let now = boot_time();
+        self.copies.follow(now, &flows);
         let mut live: HashMap<u32, u64> = HashMap::new();
         for flow in &flows {
             let quiet = now.saturating_sub(flow.seen);
             let is_datagrams = flow.service.1 == Protocol::Udp;
-            if (flow.is_closing && quiet > CLOSING) || (is_datagrams && quiet > QUIET) {
+            let is_over = (flow.is_closing && quiet > CLOSING) || (is_datagrams && quiet > QUIET);
+            if is_over || self.is_untold(flow) {
                 self.forwarding.end(flow);
             } else if !flow.is_closing {
                 *live.entry(flow.route).or_default() += 1;
@@ -572,7 +583,8 @@ impl Distributor {
             let mut ended = given;
             for (target, member) in service.members.iter_mut().enumerate() {
                 member.live = live.get(&member.route).copied().unwrap_or(0);
-                ended[target] = given[target].saturating_sub(member.live);
+                // Flows that another distributor was given live as well: the difference is the kernel's.
+                ended[target] = given[target].wrapping_sub(member.live);
             }
             if let Err(error) = self.forwarding.note_ended(service.index, &ended) {
                 log::error!("ended flows are not noted: {error}");
@@ -646,95 +658,6 @@ impl Distributor {
     }
 }
 
-impl Distributor {
-    /// Has the targets drained that the record says, as the owner has them.
-    fn follow_record(&mut self) {
-        let Some(ownership) = &self.ownership else { return };
-        let drained = ownership.part().election.drained_here().map(<[String]>::to_vec);
-        let Some(drained) = drained else { return };
-        if drained == self.drained() {
-            return;
-        }
-        let mut services = std::mem::take(&mut self.services);
-        for service in &mut services {
-            let vip = service.distribution.vip().clone();
-            for (at, target) in vip.targets.iter().enumerate() {
-                let is_due = drained.contains(&format!("{}/{}", vip.name, target.name));
-                let is_drained = service.distribution.state(at).is_drained();
-                let changes = match (is_due, is_drained) {
-                    (true, false) => service.distribution.drain(at),
-                    (false, true) => service.distribution.resume(at),
-                    _ => continue,
-                };
-                let changes = changes.unwrap_or_default();
-                roster::report(&service.distribution, &changes, "the owner's word");
-            }
-            self.put(service);
-        }
-        self.services = services;
-    }
-
-    /// Has the election know the VIPs, and the record which targets are drained.
-    fn note_vips(&mut self) {
-        let Some(ownership) = &self.ownership else { return };
-        let mut part = ownership.part();
-        part.election.drain(self.drained());
-        let of = |service: &Service| service.distribution.vip().address.ip();
-        part.vips = self.services.iter().map(of).collect();
-        part.vips.sort();
-        part.vips.dedup();
-    }
-
-    fn drained(&self) -> Vec<String> {
-        let of = |distribution: &Distribution| -> Vec<String> {
-            let vip = distribution.vip();
-            let drained = vip.targets.iter().enumerate();
-            let drained = drained.filter(|(at, _)| distribution.state(*at).is_drained());
-            drained.map(|(_, target)| format!("{}/{}", vip.name, target.name)).collect()
-        };
-        self.services.iter().flat_map(|service| of(&service.distribution)).collect()
-    }
-
-    /// Whether the link carries decides whether this host may take over.
-    fn note_link(&mut self) {
-        let Some(ownership) = &self.ownership else { return };
-        let mut part = ownership.part();
-        let link = (self.interface.index, self.interface.address);
-        if std::mem::replace(&mut part.link, link) != link {
-            // Whatever it knew of the link: it is told again.
-            part.fence = Duration::ZERO;
-        }
-        part.election.connected(self.interface.is_running);
-    }
-
-    /// Has a backup own the VIPs.
-    fn give_up_to(&mut self, host: &str) -> Result<String, String> {
-        let Some(ownership) = &self.ownership else {
-            return Err("this is the only distributor: [distributor] has no `store`".to_owned());
-        };
-        let mut part = ownership.part();
-        part.may_change()?;
-        let backups = part.backups();
-        let to = host
-            .parse()
-            .ok()
-            .filter(|to| backups.contains(to))
-            .ok_or_else(|| format!("{host} is no backup; there are: {}", in_a_row(&backups)))?;
-        part.give_up(Some(to));
-        Ok(format!("the VIPs go to {to}"))
-    }
-
-    /// Whether this host has left the VIPs to others.
-    fn has_given_up(&mut self) -> bool {
-        let Some(ownership) = &self.ownership else { return true };
-        let mut part = ownership.part();
-        if !std::mem::replace(&mut part.is_ending, true) {
-            part.give_up(None);
-        }
-        part.election.role() != Role::Owner
-    }
-}
-
 impl Direct for Distributor {
     const KIND: TargetKind = TargetKind::Hosts;
 
@@ -791,6 +714,10 @@ impl Direct for Distributor {
             self.ask_neighbours(&sight);
             self.ask_due = now + ASK_EVERY;
         }
+        self.note_copies();
+        if self.owns() {
+            self.owned = boot_time();
+        }
         if now >= self.count_due {
             self.count();
             // A full table takes a while to read: that is to be a small part of the time.
@@ -806,6 +733,7 @@ impl Direct for Distributor {
         self.services = services;
         self.tend_addresses(&sight);
         self.follow_record();
+        self.copy_flows();
         due
     }
 

@@ -7,6 +7,7 @@
 //! A thread of its own does this: the daemon's may read a table of a quarter of a million flows, which takes
 //! longer than a lease.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -25,8 +26,9 @@ use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::announce::Announcer;
+use super::copies::{self, Copy, ServiceKey};
 use super::link::LinkAddress;
-use super::peers;
+use super::peers::{self, Ends};
 use super::store::{Contents, Secret, Store, StoreError};
 use crate::commands::vip::error::VipError;
 use crate::store_address::StoreAddress;
@@ -65,9 +67,13 @@ pub(super) struct Part {
     /// Until when the kernel serves.
     pub(super) fence: Duration,
     is_serving: bool,
-    pub(super) is_ending: bool,
     /// Since when it serves, and how often the link was told.
     announced: (Duration, usize),
+    /// Copies of flows that were written, and those of the owner that the daemon's thread has not taken yet.
+    copies_written: u64,
+    pub(super) copied: Vec<Copy>,
+    /// The process of each host whose copies were taken, and the number of the latest.
+    taken: HashMap<IpAddr, (u64, u64)>,
 }
 
 impl Ownership {
@@ -114,8 +120,10 @@ impl Ownership {
             fault: None,
             fence: Duration::ZERO,
             is_serving: false,
-            is_ending: false,
             announced: (Duration::ZERO, ANNOUNCE_AT.len()),
+            copies_written: 0,
+            copied: Vec::new(),
+            taken: HashMap::new(),
         }))))
     }
 
@@ -189,9 +197,44 @@ impl Part {
 
     fn send(&self, to: IpAddr, message: Message) {
         let Some(secret) = &self.secret else { return };
-        let bytes = peers::written(message, self.own.process.host, to, secret);
+        let bytes = peers::written(message, &Ends { from: self.own.process.host, to }, secret);
         // One that is lost is asked for again.
         _ = self.socket.send_to(&bytes, SocketAddr::new(to, peers::PORT));
+    }
+
+    /// Tells the backups of flows of a service to a target: the clients' ends, and whether they have ended them.
+    pub(super) fn copy(
+        &mut self,
+        service: ServiceKey,
+        target: IpAddr,
+        flows: Vec<(SocketAddr, bool)>,
+    ) {
+        let Some(secret) = &self.secret else { return };
+        let Process { host: from, instance } = self.own.process;
+        self.copies_written += 1;
+        let copy = Copy { instance, number: self.copies_written, service, target, flows };
+        for to in self.backups() {
+            let bytes = copy.written(&Ends { from, to }, secret);
+            // One that is lost is repeated.
+            _ = self.socket.send_to(&bytes, SocketAddr::new(to, peers::PORT));
+        }
+    }
+
+    /// Leaves a copy of the owner's to the daemon's thread, unless it is an old one.
+    fn take_copy(&mut self, from: IpAddr, copy: Copy) {
+        /// Some more than of a full table; what is too much is repeated.
+        const WAITING_MAX: usize = 8192;
+        let owner = self.election.record().and_then(|record| record.owner);
+        let is_owners = owner == Some(Process { host: from, instance: copy.instance });
+        let is_backup = self.election.role() == Role::Backup;
+        if !is_owners || !is_backup || self.copied.len() == WAITING_MAX {
+            return;
+        }
+        let latest = self.taken.entry(from).or_default();
+        if latest.0 != copy.instance || latest.1 < copy.number {
+            *latest = (copy.instance, copy.number);
+            self.copied.push(copy);
+        }
     }
 
     fn read(&mut self, now: Duration, read: Result<Contents, StoreError>) {
@@ -309,16 +352,21 @@ async fn go_on(part: Arc<Mutex<Part>>, store: Rc<Store>, socket: UdpSocket) -> i
 }
 
 async fn listen(part: Arc<Mutex<Part>>, store: Rc<Store>, socket: tokio::net::UdpSocket) {
-    // One more than a message has: a longer one is not taken for its beginning.
-    let mut bytes = [0; peers::LEN + 1];
+    // One more than a copy has: a longer one is not taken for its beginning.
+    let mut bytes = [0; copies::LEN_MAX + 1];
     loop {
         // An error is that of a peer which is not there.
         let Ok((len, from)) = socket.recv_from(&mut bytes).await else { continue };
         drive(&part, &store, |part, now| {
             let Some(secret) = &part.secret else { return Vec::new() };
-            let own = part.own.process.host;
-            let message = peers::read(&bytes[..len], from.ip(), own, secret);
-            message.and_then(|it| part.election.told(now, from.ip(), it)).into_iter().collect()
+            let (bytes, from) = (&bytes[..len], from.ip());
+            let ends = Ends { from, to: part.own.process.host };
+            if let Some(copy) = Copy::read(bytes, &ends, secret) {
+                part.take_copy(from, copy);
+                return Vec::new();
+            }
+            let message = peers::read(bytes, &ends, secret);
+            message.and_then(|it| part.election.told(now, from, it)).into_iter().collect()
         });
     }
 }

@@ -17,48 +17,76 @@ use super::store::Secret;
 
 pub(super) use crate::commands::vip::inquiry::PORT;
 
-/// Bytes of a message.
-pub(super) const LEN: usize = SEAL + 16;
+/// Of the hash that ends a datagram.
+pub(super) const SEAL_LEN: usize = 16;
 
 const MAGIC: [u8; 4] = *b"SDV1";
-const KIND: usize = 4;
-const NUMBER: usize = 8;
-const FROM: usize = 16;
-const TO: usize = 32;
-const SEAL: usize = 48;
+/// Where a datagram has what.
+pub(super) const KIND: usize = 4;
+pub(super) const NUMBER: usize = 8;
+pub(super) const ENDS: usize = 16;
+const SEAL: usize = ENDS + 32;
+
+/// Between which hosts a datagram goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ends {
+    pub(super) from: IpAddr,
+    pub(super) to: IpAddr,
+}
 
 /// The datagram that says this.
-pub(super) fn written(message: Message, from: IpAddr, to: IpAddr, secret: &Secret) -> [u8; LEN] {
+pub(super) fn written(message: Message, ends: &Ends, secret: &Secret) -> Vec<u8> {
     let (kind, number) = match message {
         Message::Ask(number) => (1, number),
         Message::Promise(number) => (2, number),
         Message::GaveUp => (3, 0),
     };
-    let mut bytes = [0; LEN];
-    bytes[..KIND].copy_from_slice(&MAGIC);
-    bytes[KIND] = kind;
-    bytes[NUMBER..FROM].copy_from_slice(&number.to_be_bytes());
-    bytes[FROM..TO].copy_from_slice(&octets(from));
-    bytes[TO..SEAL].copy_from_slice(&octets(to));
-    let seal = seal(&bytes[..SEAL], secret);
-    bytes[SEAL..].copy_from_slice(&seal);
-    bytes
+    sealed(begun(kind, number, ends), secret)
 }
 
-/// What a datagram says to us that came from there; `None`: nothing that another distributor has sent.
-pub(super) fn read(bytes: &[u8], from: IpAddr, to: IpAddr, secret: &Secret) -> Option<Message> {
-    let bytes: &[u8; LEN] = bytes.try_into().ok()?;
-    let number = u64::from_be_bytes(bytes[NUMBER..FROM].try_into().ok()?);
-    let message = match bytes[KIND] {
+/// What a datagram says that came from there; `None`: it is no message of another distributor.
+pub(super) fn read(bytes: &[u8], ends: &Ends, secret: &Secret) -> Option<Message> {
+    let told = opened(bytes, ends, secret)?;
+    let number = u64::from_be_bytes(told[NUMBER..ENDS].try_into().ok()?);
+    let message = match told[KIND] {
         1 => Message::Ask(number),
         2 => Message::Promise(number),
         3 => Message::GaveUp,
         _ => return None,
     };
-    (*bytes == written(message, from, to, secret)).then_some(message)
+    (bytes == written(message, ends, secret)).then_some(message)
 }
 
-fn octets(ip: IpAddr) -> [u8; 16] {
+/// A datagram up to its ends.
+pub(super) fn begun(kind: u8, number: u64, ends: &Ends) -> Vec<u8> {
+    let mut bytes = vec![0; SEAL];
+    bytes[..KIND].copy_from_slice(&MAGIC);
+    bytes[KIND] = kind;
+    bytes[NUMBER..ENDS].copy_from_slice(&number.to_be_bytes());
+    bytes[ENDS..][..16].copy_from_slice(&octets(ends.from));
+    bytes[ENDS + 16..].copy_from_slice(&octets(ends.to));
+    bytes
+}
+
+/// The same with its seal.
+pub(super) fn sealed(mut bytes: Vec<u8>, secret: &Secret) -> Vec<u8> {
+    let seal = seal(&bytes, secret);
+    bytes.extend(seal);
+    bytes
+}
+
+/// What stands before the seal of a datagram between these ends; `None`: another distributor has not made it.
+pub(super) fn opened<'a>(bytes: &'a [u8], ends: &Ends, secret: &Secret) -> Option<&'a [u8]> {
+    let (told, sealed) = bytes.split_last_chunk::<SEAL_LEN>()?;
+    let is_between = || {
+        told[..KIND] == MAGIC
+            && told[ENDS..][..16] == octets(ends.from)
+            && told[ENDS + 16..][..16] == octets(ends.to)
+    };
+    (told.len() >= SEAL && *sealed == seal(told, secret) && is_between()).then_some(told)
+}
+
+pub(super) fn octets(ip: IpAddr) -> [u8; 16] {
     let ip: Ipv6Addr = match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
         IpAddr::V6(ip) => ip,
@@ -66,7 +94,7 @@ fn octets(ip: IpAddr) -> [u8; 16] {
     ip.octets()
 }
 
-fn seal(bytes: &[u8], secret: &Secret) -> [u8; 16] {
+fn seal(bytes: &[u8], secret: &Secret) -> [u8; SEAL_LEN] {
     let mut hasher = SipHasher24::new_with_key(secret);
     hasher.write(bytes);
     hasher.finish128().as_bytes()
@@ -80,16 +108,17 @@ mod tests {
     fn only_what_was_written_for_us_by_the_sender_is_read() {
         let [one, two]: [IpAddr; 2] = ["10.0.0.1", "fd00::2"].map(|ip| ip.parse().unwrap());
         let (secret, other) = ([7; 16], [8; 16]);
+        let (ends, back) = (Ends { from: one, to: two }, Ends { from: two, to: one });
         for message in [Message::Ask(u64::MAX), Message::Promise(5), Message::GaveUp] {
-            let bytes = written(message, one, two, &secret);
-            assert_eq!(read(&bytes, one, two, &secret), Some(message));
-            assert_eq!(read(&bytes, two, one, &secret), None, "sent back");
-            assert_eq!(read(&bytes, one, two, &other), None, "another secret");
-            assert_eq!(read(&bytes[..LEN - 1], one, two, &secret), None, "cut off");
-            for at in 0..LEN {
-                let mut changed = bytes;
+            let bytes = written(message, &ends, &secret);
+            assert_eq!(read(&bytes, &ends, &secret), Some(message));
+            assert_eq!(read(&bytes, &back, &secret), None, "sent back");
+            assert_eq!(read(&bytes, &ends, &other), None, "another secret");
+            assert_eq!(read(&bytes[..bytes.len() - 1], &ends, &secret), None, "cut off");
+            for at in 0..bytes.len() {
+                let mut changed = bytes.clone();
                 changed[at] ^= 1;
-                assert_eq!(read(&changed, one, two, &secret), None, "byte {at}");
+                assert_eq!(read(&changed, &ends, &secret), None, "byte {at}");
             }
         }
     }

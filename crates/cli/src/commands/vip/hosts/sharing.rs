@@ -1,0 +1,153 @@
+//! What a distributor does because there are others: targets are drained, and flows go on, where the VIPs go.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use sidestep_bpf::Flow;
+use sidestep_distributor::Distribution;
+use sidestep_distributor::election::Role;
+
+use super::copies::{self, ServiceKey};
+use super::ownership::{Ownership, boot_time, in_a_row};
+use super::{Distributor, Service};
+use crate::commands::vip::roster;
+
+impl Distributor {
+    pub(super) fn owns(&self) -> bool {
+        let role = |it: &Ownership| it.part().election.role();
+        self.ownership.as_ref().is_none_or(|it| role(it) == Role::Owner)
+    }
+
+    /// Tells the backups what they do not know of flows.
+    pub(super) fn copy_flows(&mut self) {
+        let (Some(ownership), owns) = (&self.ownership, self.owns()) else { return };
+        let mut part = ownership.part();
+        self.copies.follow_backups(&if owns { part.backups() } else { Vec::new() });
+        for (route, flows) in self.copies.take() {
+            let known = self.routes.get((route as usize).wrapping_sub(1));
+            let Some(&(service, target)) = known else { continue };
+            let ends = flows.iter().map(|flow| (flow.client, flow.is_closing)).collect();
+            part.copy(service, target, ends);
+        }
+    }
+
+    /// Notes the flows of which the owner has told. One of a target that is not known here goes by the table.
+    pub(super) fn note_copies(&mut self) {
+        let Some(ownership) = &self.ownership else { return };
+        let copied = std::mem::take(&mut ownership.part().copied);
+        let (seen, is_backup) = (boot_time(), !self.owns());
+        if is_backup && !copied.is_empty() {
+            self.told = seen;
+        }
+        for copy in copied {
+            let service = copy.service;
+            let is_it = |it: &(ServiceKey, IpAddr)| *it == (service, copy.target);
+            let Some(at) = self.routes.iter().position(is_it) else { continue };
+            for (client, is_closing) in copy.flows {
+                let flow = Flow { client, service, route: at as u32 + 1, is_closing, seen };
+                if let Err(error) = self.forwarding.note(&flow, is_backup) {
+                    return log::error!("flows of the owner are not noted: {error}");
+                }
+            }
+        }
+    }
+
+    /// Whether the owner tells of other flows, and not of this one any more.
+    pub(super) fn is_untold(&self, flow: &Flow) -> bool {
+        let last = flow.seen.max(self.owned);
+        self.told.saturating_sub(last) > copies::FORGET
+    }
+
+    /// Has the targets drained that the record says, as the owner has them.
+    pub(super) fn follow_record(&mut self) {
+        let Some(ownership) = &self.ownership else { return };
+        let drained = ownership.part().election.drained_here().map(<[String]>::to_vec);
+        let Some(drained) = drained else { return };
+        if drained == self.drained() {
+            return;
+        }
+        let mut services = std::mem::take(&mut self.services);
+        for service in &mut services {
+            let vip = service.distribution.vip().clone();
+            for (at, target) in vip.targets.iter().enumerate() {
+                let is_due = drained.contains(&format!("{}/{}", vip.name, target.name));
+                let is_drained = service.distribution.state(at).is_drained();
+                let changes = match (is_due, is_drained) {
+                    (true, false) => service.distribution.drain(at),
+                    (false, true) => service.distribution.resume(at),
+                    _ => continue,
+                };
+                let changes = changes.unwrap_or_default();
+                roster::report(&service.distribution, &changes, "the owner's word");
+            }
+            self.put(service);
+        }
+        self.services = services;
+    }
+
+    /// Has the election know the VIPs, and the record which targets are drained.
+    pub(super) fn note_vips(&mut self) {
+        let Some(ownership) = &self.ownership else { return };
+        let mut part = ownership.part();
+        part.election.drain(self.drained());
+        let of = |service: &Service| service.distribution.vip().address.ip();
+        part.vips = self.services.iter().map(of).collect();
+        part.vips.sort();
+        part.vips.dedup();
+    }
+
+    fn drained(&self) -> Vec<String> {
+        let of = |distribution: &Distribution| -> Vec<String> {
+            let vip = distribution.vip();
+            let drained = vip.targets.iter().enumerate();
+            let drained = drained.filter(|(at, _)| distribution.state(*at).is_drained());
+            drained.map(|(_, target)| format!("{}/{}", vip.name, target.name)).collect()
+        };
+        self.services.iter().flat_map(|service| of(&service.distribution)).collect()
+    }
+
+    /// Whether the link carries decides whether this host may take over.
+    pub(super) fn note_link(&mut self) {
+        let Some(ownership) = &self.ownership else { return };
+        let mut part = ownership.part();
+        let link = (self.interface.index, self.interface.address);
+        if std::mem::replace(&mut part.link, link) != link {
+            // Whatever it knew of the link: it is told again.
+            part.fence = Duration::ZERO;
+        }
+        part.election.connected(self.interface.is_running);
+    }
+
+    /// Has a backup own the VIPs.
+    pub(super) fn give_up_to(&mut self, host: &str) -> Result<String, String> {
+        let Some(ownership) = &self.ownership else {
+            return Err("this is the only distributor: [distributor] has no `store`".to_owned());
+        };
+        ownership.may_change()?;
+        let backups = ownership.backups();
+        let to = host
+            .parse()
+            .ok()
+            .filter(|to| backups.contains(to))
+            .ok_or_else(|| format!("{host} is no backup; there are: {}", in_a_row(&backups)))?;
+        self.give_up(Some(to));
+        Ok(format!("the VIPs go to {to}"))
+    }
+
+    /// Gives the VIPs up, once the backups have been told of the latest flows.
+    fn give_up(&mut self, to: Option<IpAddr>) {
+        self.count();
+        self.copy_flows();
+        if let Some(ownership) = &self.ownership {
+            ownership.part().give_up(to);
+        }
+    }
+
+    /// Whether this host has left the VIPs to others.
+    pub(super) fn has_given_up(&mut self) -> bool {
+        if self.ownership.is_some() && !std::mem::replace(&mut self.is_ending, true) {
+            self.give_up(None);
+        }
+        self.ownership.is_none() || !self.owns()
+    }
+}
