@@ -364,6 +364,26 @@ const TABLES: &[(&str, &[Key])] = &[
                 get: |s| s.store.as_ref().map(|list| listed(list, ", ")),
             },
             Key {
+                name: "store_ca",
+                set: |s, v| absolute_path(v).map(|v| s.store_ca = Some(v)),
+                get: |s| s.store_ca.as_ref().map(|path| path.display().to_string()),
+            },
+            Key {
+                name: "store_certificate",
+                set: |s, v| absolute_path(v).map(|v| s.store_certificate = Some(v)),
+                get: |s| s.store_certificate.as_ref().map(|path| path.display().to_string()),
+            },
+            Key {
+                name: "store_key",
+                set: |s, v| absolute_path(v).map(|v| s.store_key = Some(v)),
+                get: |s| s.store_key.as_ref().map(|path| path.display().to_string()),
+            },
+            Key {
+                name: "store_user_file",
+                set: |s, v| absolute_path(v).map(|v| s.store_user_file = Some(v)),
+                get: |s| s.store_user_file.as_ref().map(|path| path.display().to_string()),
+            },
+            Key {
                 name: "rank",
                 set: |s, v| rank(v).map(|v| s.rank = Some(v)),
                 get: |s| s.rank.map(|rank| rank.to_string()),
@@ -708,7 +728,11 @@ mod tests {
             forwarded = ["eth0", "eth1"]
             [distributor]
             interface = "eth0"
-            store = ["http://10.0.0.5:2379"]
+            store = ["https://10.0.0.5:2379"]
+            store_ca = "/etc/sidestep/etcd-ca.pem"
+            store_certificate = "/etc/sidestep/etcd.pem"
+            store_key = "/etc/sidestep/etcd.key"
+            store_user_file = "/etc/sidestep/etcd-user"
             rank = 100
             [smc-r]
             adapters = ["10.0.0.1", "soft:eth1"]
@@ -761,7 +785,11 @@ mod tests {
             vips: Some(VipSet::default()),
             tls: Some(Vec::new()),
             interface: Some("eth0".to_owned()),
-            store: Some(vec!["http://10.0.0.5:2379".parse().unwrap()]),
+            store: Some(vec!["https://10.0.0.5:2379".parse().unwrap()]),
+            store_ca: Some("/etc/sidestep/etcd-ca.pem".into()),
+            store_certificate: Some("/etc/sidestep/etcd.pem".into()),
+            store_key: Some("/etc/sidestep/etcd.key".into()),
+            store_user_file: Some("/etc/sidestep/etcd-user".into()),
             rank: Some(100),
         };
         assert_eq!(settings, expected);
@@ -937,6 +965,10 @@ mod tests {
                 "filter.forwarded",
                 "distributor.interface",
                 "distributor.store",
+                "distributor.store_ca",
+                "distributor.store_certificate",
+                "distributor.store_key",
+                "distributor.store_user_file",
                 "distributor.rank",
                 "smc-r.adapters",
                 "smc-r.faults",

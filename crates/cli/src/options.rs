@@ -137,6 +137,10 @@ pub(crate) struct Settings {
     pub(crate) interface: Option<String>,
     /// For it, too: what several of them share, and which one goes before others.
     pub(crate) store: Option<Vec<StoreAddress>>,
+    pub(crate) store_ca: Option<PathBuf>,
+    pub(crate) store_certificate: Option<PathBuf>,
+    pub(crate) store_key: Option<PathBuf>,
+    pub(crate) store_user_file: Option<PathBuf>,
     pub(crate) rank: Option<u32>,
 }
 
@@ -228,6 +232,10 @@ impl Settings {
             vips: self.vips.or(lower.vips),
             interface: self.interface.or(lower.interface),
             store: self.store.or(lower.store),
+            store_ca: self.store_ca.or(lower.store_ca),
+            store_certificate: self.store_certificate.or(lower.store_certificate),
+            store_key: self.store_key.or(lower.store_key),
+            store_user_file: self.store_user_file.or(lower.store_user_file),
             rank: self.rank.or(lower.rank),
         }
     }
@@ -314,6 +322,10 @@ impl From<Options> for Settings {
             vips: None,
             interface: None,
             store: None,
+            store_ca: None,
+            store_certificate: None,
+            store_key: None,
+            store_user_file: None,
             rank: None,
         }
     }

@@ -1,4 +1,4 @@
-//! Where a member of the store is reached that distributors share: `http://HOST:PORT`.
+//! Where a member of the store is reached that distributors share: `http://HOST:PORT` or `https://HOST:PORT`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,12 +10,14 @@ use thiserror::Error;
 pub(crate) struct StoreAddress {
     /// `HOST:PORT`.
     authority: String,
+    /// By TLS.
+    is_secure: bool,
 }
 
 /// Why a text is no address of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
-    "is no address of etcd; use http:// with a host and a port, such as \"http://10.0.0.5:2379\""
+    "is no address of etcd; use https:// or http:// with a host and a port, such as \"https://10.0.0.5:2379\""
 )]
 pub(crate) struct NoStoreAddress;
 
@@ -24,13 +26,29 @@ impl StoreAddress {
     pub(crate) fn authority(&self) -> &str {
         &self.authority
     }
+
+    /// A name, or an address without brackets.
+    pub(crate) fn host(&self) -> &str {
+        let host = self.authority.rsplit_once(':').map_or("", |(host, _)| host);
+        host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+    }
+
+    /// Whether it is reached by TLS.
+    pub(crate) fn is_secure(&self) -> bool {
+        self.is_secure
+    }
 }
 
 impl FromStr for StoreAddress {
     type Err = NoStoreAddress;
 
     fn from_str(text: &str) -> Result<Self, NoStoreAddress> {
-        let rest = text.strip_prefix("http://").ok_or(NoStoreAddress)?;
+        let (scheme, rest) = text.split_once("://").ok_or(NoStoreAddress)?;
+        let is_secure = match scheme {
+            "http" => false,
+            "https" => true,
+            _ => return Err(NoStoreAddress),
+        };
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         let (host, port) = authority.rsplit_once(':').ok_or(NoStoreAddress)?;
         let is_address = host.starts_with('[') && host.ends_with(']');
@@ -40,13 +58,14 @@ impl FromStr for StoreAddress {
         if !is_host || !is_port {
             return Err(NoStoreAddress);
         }
-        Ok(Self { authority: authority.to_owned() })
+        Ok(Self { authority: authority.to_owned(), is_secure })
     }
 }
 
 impl fmt::Display for StoreAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}", self.authority)
+        let scheme = if self.is_secure { "https" } else { "http" };
+        write!(f, "{scheme}://{}", self.authority)
     }
 }
 
@@ -56,14 +75,18 @@ mod tests {
 
     #[test]
     fn host_and_port_are_needed() {
-        for good in ["http://10.0.0.5:2379", "http://[fd00::5]:2379", "http://etcd-1.example:2379"]
-        {
+        for (good, host, is_secure) in [
+            ("http://10.0.0.5:2379", "10.0.0.5", false),
+            ("https://[fd00::5]:2379", "fd00::5", true),
+            ("https://etcd-1.example:2379", "etcd-1.example", true),
+        ] {
             let address: StoreAddress = good.parse().unwrap();
             assert_eq!(address.to_string(), good);
+            assert_eq!((address.host(), address.is_secure()), (host, is_secure));
         }
         assert_eq!("http://a:1/".parse::<StoreAddress>().unwrap().authority(), "a:1");
         for bad in
-            ["10.0.0.5:2379", "https://a:1", "http://a", "http://:1", "http://a:0", "http://a:1/b"]
+            ["10.0.0.5:2379", "ftp://a:1", "http://a", "http://:1", "http://a:0", "http://a:1/b"]
         {
             assert_eq!(bad.parse::<StoreAddress>(), Err(NoStoreAddress), "{bad}");
         }

@@ -49,3 +49,9 @@ use rustls::crypto::aws_lc_rs as cryptography;
 use rustls::crypto::ring as cryptography;
 #[cfg(not(any(feature = "aws-lc-rs", feature = "ring")))]
 compile_error!("choose the cryptography: the feature `aws-lc-rs` (the default) or `ring`");
+
+/// The cryptography of this build, for TLS that no rule is about.
+#[must_use]
+pub fn crypto_provider() -> rustls::crypto::CryptoProvider {
+    cryptography::default_provider()
+}

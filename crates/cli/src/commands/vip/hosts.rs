@@ -35,6 +35,7 @@ use self::addresses::Addresses;
 use self::copies::{Copies, ServiceKey};
 use self::link::{Interface, Neighbour, Own};
 use self::ownership::{Ownership, boot_time};
+use self::store::Store;
 use super::daemon::{self, Direct};
 use super::error::VipError;
 use super::probe::Outcome;
@@ -46,7 +47,6 @@ use crate::commands::vip_status::{
 };
 use crate::commands::{logging, signals};
 use crate::output;
-use crate::store_address::StoreAddress;
 
 /// Does what was asked for; 1 if it could not be done, otherwise 0.
 pub(crate) fn execute(args: &DistributorArgs) -> i32 {
@@ -74,7 +74,7 @@ fn run(args: &VipRunArgs) -> Result<(), VipError> {
     let config: Option<&Path> = args.config.as_deref();
     let settings = daemon::configured(config)?;
     let (interface, rank) = (settings.interface.clone(), settings.rank);
-    let store = settings.store.clone().unwrap_or_default();
+    let store = Store::configured(&settings).map_err(VipError::Refused)?;
     let set = daemon::vips_of(settings, TargetKind::Hosts);
     if set.vips().is_empty() {
         return Err(VipError::NoHosts);
@@ -85,11 +85,11 @@ fn run(args: &VipRunArgs) -> Result<(), VipError> {
         _ => VipError::of("cannot listen for commands")(error),
     })?;
     let mut distributor = Distributor::new(&interface)?;
-    if !store.is_empty() {
-        distributor.share(&set, store.clone(), rank)?;
+    if let Some(store) = &store {
+        distributor.share(&set, store, rank)?;
     }
     let done = distributor.apply(&set).map_err(VipError::Refused)?;
-    if let Some(ownership) = &distributor.ownership {
+    if let (Some(ownership), Some(store)) = (&distributor.ownership, store) {
         ownership.start(store)?;
     }
     daemon::say("sidestep distributor", &done)?;
@@ -247,12 +247,7 @@ impl Distributor {
     }
 
     /// Owns the VIPs only when other distributors do not, by a store that they share.
-    fn share(
-        &mut self,
-        set: &VipSet,
-        members: Vec<StoreAddress>,
-        rank: Option<u32>,
-    ) -> Result<(), VipError> {
+    fn share(&mut self, set: &VipSet, store: &Store, rank: Option<u32>) -> Result<(), VipError> {
         let mut lease = self.lease.take().expect("it is shared once");
         lease.serve_until(Duration::ZERO, self.interface.address)?;
         let index = self.interface.index;
@@ -263,7 +258,7 @@ impl Distributor {
                 "has no address by which other distributors could know this host; give it one";
             VipError::Refused(format!("{} {why}", self.name))
         })?;
-        self.ownership = Some(Ownership::begin(host, members, rank, lease)?);
+        self.ownership = Some(Ownership::begin(host, store, rank, lease)?);
         self.note_link();
         Ok(())
     }

@@ -31,7 +31,6 @@ use super::link::LinkAddress;
 use super::peers::{self, Ends};
 use super::store::{Contents, Secret, Store, StoreError};
 use crate::commands::vip::error::VipError;
-use crate::store_address::StoreAddress;
 
 /// The rank of a distributor that says none.
 const RANK: u32 = 100;
@@ -80,17 +79,20 @@ impl Ownership {
     /// That of the distributor whose host has this address on the link. Waits for the store.
     pub(super) fn begin(
         host: IpAddr,
-        members: Vec<StoreAddress>,
+        store: &Store,
         rank: Option<u32>,
         lease: Lease,
     ) -> Result<Self, VipError> {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(VipError::of("cannot wait for the store"))?;
-        let first = LocalSet::new().block_on(&runtime, Store::new(members).read());
+        let first = LocalSet::new().block_on(&runtime, store.read());
         let first = first.map_err(|error| {
-            VipError::Refused(format!(
-                "{error}; a distributor with `store` begins only when a majority of etcd's members is there"
-            ))
+            VipError::Refused(match error {
+                StoreError::Refused(_) => error.to_string(),
+                _ => format!(
+                    "{error}; a distributor with `store` begins only when a majority of etcd's members is there"
+                ),
+            })
         })?;
         let address = SocketAddr::new(host, peers::PORT);
         let socket =
@@ -128,12 +130,12 @@ impl Ownership {
     }
 
     /// Has the election go on, for as long as the process lives.
-    pub(super) fn start(&self, members: Vec<StoreAddress>) -> Result<(), VipError> {
+    pub(super) fn start(&self, store: Store) -> Result<(), VipError> {
         let part = Arc::clone(&self.0);
         let begin = move || -> io::Result<()> {
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let socket = lock(&part).socket.try_clone()?;
-            LocalSet::new().block_on(&runtime, go_on(part, Rc::new(Store::new(members)), socket))
+            LocalSet::new().block_on(&runtime, go_on(part, Rc::new(store), socket))
         };
         let run = move || {
             // What it held ends with the lease.
@@ -267,7 +269,7 @@ impl Part {
     }
 
     fn written(&mut self, now: Duration, written: Result<Written, StoreError>) -> Vec<Action> {
-        let is_unsent = matches!(written, Err(StoreError::NotReached(_)));
+        let is_unsent = matches!(written, Err(StoreError::NotReached(_) | StoreError::Refused(_)));
         let in_vain = if is_unsent { Written::NotSent } else { Written::Unknown };
         let written = self.heard_of_store(written).unwrap_or(in_vain);
         self.election.written(now, written)

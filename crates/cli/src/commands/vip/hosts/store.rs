@@ -1,4 +1,4 @@
-//! The store that distributors share: etcd, by its gateway of JSON over HTTP.
+//! The store that distributors share: etcd, by its gateway of JSON over HTTP, with TLS and a user or without ([`access`]).
 //!
 //! | Key under [`PREFIX`] | What it has |
 //! |---|---|
@@ -9,7 +9,11 @@
 //! Every look reads all of it at one revision, and every record is written by a transaction that compares the revision
 //! of the one before. etcd answers neither without a majority of its members.
 
-use std::cell::Cell;
+mod access;
+#[cfg(test)]
+mod tests;
+
+use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -28,6 +32,8 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
+use self::access::{Access, Login, Stream, in_words};
+use crate::options::Settings;
 use crate::store_address::StoreAddress;
 
 const PREFIX: &str = "/sidestep/distributor/";
@@ -43,6 +49,9 @@ pub(super) type Secret = [u8; 16];
 /// The members of etcd.
 pub(super) struct Store {
     members: Vec<StoreAddress>,
+    access: Access,
+    /// What etcd has given us for our password.
+    token: RefCell<Option<String>>,
     /// The one that has answered last.
     current: Cell<usize>,
 }
@@ -54,6 +63,9 @@ pub(super) enum StoreError {
     NotReached(String),
     #[error("the store does not answer: {0}")]
     NoAnswer(String),
+    /// It was not carried out, and never will be.
+    #[error("the store refuses: {0}")]
+    Refused(String),
     #[error("the store has something else than a distributor writes at {PREFIX}{0}: {1}")]
     Nonsense(&'static str, String),
 }
@@ -84,9 +96,16 @@ struct CandidateEntry {
 }
 
 impl Store {
-    /// With these members.
-    pub(super) fn new(members: Vec<StoreAddress>) -> Self {
-        Self { members, current: Cell::new(0) }
+    /// As the configuration has it; `None`: it has none.
+    ///
+    /// # Errors
+    /// Why it cannot be reached so, and what to do.
+    pub(super) fn configured(settings: &Settings) -> Result<Option<Self>, String> {
+        let members = settings.store.clone().unwrap_or_default();
+        let access = Access::read(settings)?;
+        let current = Cell::new(0);
+        let store = Self { members, access, token: RefCell::new(None), current };
+        Ok((!store.members.is_empty()).then_some(store))
     }
 
     /// All that it has.
@@ -138,64 +157,132 @@ impl Store {
         self.ask("/v3/kv/txn", &transaction).await.map(drop)
     }
 
-    /// The first answer of a member. What one may have heard is told to no other.
+    /// The store's answer to our user, if there is one. A token is good for some minutes, and until users are changed.
     async fn ask(&self, path: &str, question: &Value) -> Result<Value, StoreError> {
+        let Some(login) = &self.access.login else { return self.tell(path, question, None).await };
+        let known = self.token.borrow().clone();
+        if let Some(token) = known {
+            match self.tell(path, question, Some(&token)).await {
+                Err(StoreError::Refused(why)) if why.contains(TOKEN_IS_OLD) => {}
+                answer => return answer,
+            }
+        }
+        let token = self.log_in(login).await?;
+        self.token.replace(Some(token.clone()));
+        self.tell(path, question, Some(&token)).await
+    }
+
+    async fn log_in(&self, Login { user, password }: &Login) -> Result<String, StoreError> {
+        let question = json!({"name": user, "password": password});
+        let answer = self.tell("/v3/auth/authenticate", &question, None).await?;
+        let token = answer["token"].as_str().map(str::to_owned);
+        token.ok_or_else(|| StoreError::NoAnswer(format!("no token for user {user}")))
+    }
+
+    /// The first answer of a member. What one may have heard is told to no other.
+    async fn tell(
+        &self,
+        path: &str,
+        question: &Value,
+        token: Option<&str>,
+    ) -> Result<Value, StoreError> {
         let mut why = String::new();
         for step in 0..self.members.len() {
             let at = (self.current.get() + step) % self.members.len();
             let member = &self.members[at];
-            let connected = timeout(CONNECT_WITHIN, TcpStream::connect(member.authority())).await;
-            let stream = match connected {
-                Ok(Ok(stream)) => stream,
-                Ok(Err(error)) => {
+            let stream = match self.connect(member).await {
+                Ok(stream) => stream,
+                Err(error) => {
                     why = format!("{member}: {error}");
-                    continue;
-                }
-                Err(_) => {
-                    why = format!("{member}: no connection within {CONNECT_WITHIN:?}");
                     continue;
                 }
             };
             self.current.set(at);
-            let answer = timeout(ANSWER_WITHIN, exchange(stream, member, path, question)).await;
-            let answer =
-                answer.unwrap_or_else(|_| Err(format!("nothing within {ANSWER_WITHIN:?}")));
-            return answer.map_err(|error| {
-                self.current.set(at + 1);
-                StoreError::NoAnswer(format!("{member}: {error}"))
+            let answer = exchange(stream, member, path, question, token);
+            let answer = timeout(ANSWER_WITHIN, answer)
+                .await
+                .unwrap_or_else(|_| Err(Fault::Lost(format!("nothing within {ANSWER_WITHIN:?}"))));
+            return answer.map_err(|fault| match fault {
+                Fault::Refused(why) => StoreError::Refused(format!("{member}: {why}")),
+                Fault::Lost(why) => {
+                    self.current.set(at + 1);
+                    StoreError::NoAnswer(format!("{member}: {why}"))
+                }
             });
         }
         Err(StoreError::NotReached(why))
     }
+
+    async fn connect(&self, member: &StoreAddress) -> Result<Box<dyn Stream>, String> {
+        let within = |time: Duration| move |_| format!("no connection within {time:?}");
+        let connected = timeout(CONNECT_WITHIN, TcpStream::connect(member.authority())).await;
+        let stream = connected.map_err(within(CONNECT_WITHIN))?.map_err(|it| it.to_string())?;
+        let secured = timeout(ANSWER_WITHIN, self.access.secured(member, stream)).await;
+        secured.map_err(within(ANSWER_WITHIN))?
+    }
+}
+
+/// Why a member that was asked has not done it.
+enum Fault {
+    /// It says that it does not.
+    Refused(String),
+    /// It may have.
+    Lost(String),
 }
 
 /// One question on a connection of its own.
 async fn exchange(
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     member: &StoreAddress,
     path: &str,
     question: &Value,
-) -> Result<Value, String> {
-    let in_words = |error: hyper::Error| error.to_string();
-    let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(in_words)?;
+    token: Option<&str>,
+) -> Result<Value, Fault> {
+    let lost = |error: hyper::Error| Fault::Lost(in_words(&error));
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(lost)?;
     spawn_local(connection);
-    let request = Request::post(path)
+    let mut request = Request::post(path)
         .header(header::HOST, member.authority())
-        .header(header::CONTENT_TYPE, "application/json")
-        .body(Full::new(Bytes::from(question.to_string())))
-        .map_err(|error| error.to_string())?;
-    let response = sender.send_request(request).await.map_err(in_words)?;
+        .header(header::CONTENT_TYPE, "application/json");
+    if let Some(token) = token {
+        request = request.header(header::AUTHORIZATION, token);
+    }
+    let request = request.body(Full::new(Bytes::from(question.to_string())));
+    let request = request.map_err(|error| Fault::Lost(error.to_string()))?;
+    let response = sender.send_request(request).await.map_err(lost)?;
     let status = response.status();
     let body = Limited::new(response.into_body(), ANSWER_LEN_MAX).collect().await;
-    let body = body.map_err(|error| error.to_string())?.to_bytes();
+    let body = body.map_err(|error| Fault::Lost(error.to_string()))?.to_bytes();
     let answer: Value = serde_json::from_slice(&body)
-        .map_err(|error| format!("status {status}, and no JSON: {error}"))?;
-    if status != StatusCode::OK {
-        return Err(answer["error"].as_str().map_or_else(|| status.to_string(), str::to_owned));
+        .map_err(|error| Fault::Lost(format!("status {status}, and no JSON: {error}")))?;
+    if status == StatusCode::OK {
+        return Ok(answer);
     }
-    Ok(answer)
+    let why = answer["error"].as_str().map_or_else(|| status.to_string(), str::to_owned);
+    Err(match advice(&why) {
+        Some(advice) => Fault::Refused(format!("{why}: {advice}")),
+        None => Fault::Lost(why),
+    })
 }
+
+/// What to do about an answer by which etcd refuses a question because of who asks; `None`: it says something else.
+fn advice(error: &str) -> Option<&'static str> {
+    /// In the words of etcd (`etcdserver/api/v3rpc/rpctypes/error.go`).
+    const REFUSALS: [(&str, &str); 5] = [
+        ("invalid auth token", TOKEN_IS_OLD),
+        ("revision of auth store is old", TOKEN_IS_OLD),
+        ("user name is empty", "it wants a user; set `store_user_file`"),
+        ("authentication failed", "it does not know the user by the password in `store_user_file`"),
+        (
+            "permission denied",
+            "let a role of the user in `store_user_file` read and write all keys that begin with \
+             /sidestep/distributor/",
+        ),
+    ];
+    REFUSALS.iter().find(|(words, _)| error.contains(words)).map(|(_, advice)| *advice)
+}
+
+const TOKEN_IS_OLD: &str = "the token is old";
 
 impl Contents {
     fn take(&mut self, entry: &Value) -> Result<(), StoreError> {
