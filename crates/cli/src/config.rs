@@ -388,6 +388,11 @@ const TABLES: &[(&str, &[Key])] = &[
                 set: |s, v| rank(v).map(|v| s.rank = Some(v)),
                 get: |s| s.rank.map(|rank| rank.to_string()),
             },
+            Key {
+                name: "switch_back",
+                set: |s, v| boolean(v).map(|v| s.switch_back = Some(v)),
+                get: |s| s.switch_back.map(|it| it.to_string()),
+            },
         ],
     ),
     (
@@ -734,6 +739,7 @@ mod tests {
             store_key = "/etc/sidestep/etcd.key"
             store_user_file = "/etc/sidestep/etcd-user"
             rank = 100
+            switch_back = true
             [smc-r]
             adapters = ["10.0.0.1", "soft:eth1"]
             faults = "loss=1%"
@@ -791,6 +797,7 @@ mod tests {
             store_key: Some("/etc/sidestep/etcd.key".into()),
             store_user_file: Some("/etc/sidestep/etcd-user".into()),
             rank: Some(100),
+            switch_back: Some(true),
         };
         assert_eq!(settings, expected);
     }
@@ -970,6 +977,7 @@ mod tests {
                 "distributor.store_key",
                 "distributor.store_user_file",
                 "distributor.rank",
+                "distributor.switch_back",
                 "smc-r.adapters",
                 "smc-r.faults",
                 "vip"

@@ -142,6 +142,7 @@ pub(crate) struct Settings {
     pub(crate) store_key: Option<PathBuf>,
     pub(crate) store_user_file: Option<PathBuf>,
     pub(crate) rank: Option<u32>,
+    pub(crate) switch_back: Option<bool>,
 }
 
 impl Settings {
@@ -237,6 +238,7 @@ impl Settings {
             store_key: self.store_key.or(lower.store_key),
             store_user_file: self.store_user_file.or(lower.store_user_file),
             rank: self.rank.or(lower.rank),
+            switch_back: self.switch_back.or(lower.switch_back),
         }
     }
 
@@ -327,6 +329,7 @@ impl From<Options> for Settings {
             store_key: None,
             store_user_file: None,
             rank: None,
+            switch_back: None,
         }
     }
 }

@@ -31,6 +31,16 @@
 //!
 //! A distributor that has restarted replaces its own record at once: what served before has ended with its process. A record
 //! without owner was given up by an owner that had ended to serve.
+//!
+//! An owner whose link is gone, and which reaches the store, gives the VIPs up in the same way, and so does a distributor for
+//! a process of its host before: without a backup the lease would never end, and a distributor that comes to the link cannot be put on
+//! the record, since it is not heard.
+//!
+//! # Back to the highest rank
+//!
+//! An owner that is to switch back gives the VIPs up once it is [outranked](Election::is_outranked): its first backup has a higher rank than
+//! its own, and has been on the record for [`SWITCH_BACK_AFTER`]. VIPs that the operator has moved stay where they are, until
+//! that owner is gone. A distributor promises nothing, and so is no backup, before it is [ready](Election::ready).
 
 #[cfg(test)]
 mod tests;
@@ -54,6 +64,10 @@ const READ_EVERY: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// The second backup leaves the first so long to take over, and so on.
 const STAGGER: Duration = Duration::from_millis(300);
+/// A backup of a higher rank has been on the record for so long before it outranks the owner.
+pub const SWITCH_BACK_AFTER: Duration = Duration::from_millis(3000);
+/// An owner whose link is gone for so long gives the VIPs up.
+const CUT_OFF: Duration = LEASE;
 /// Questions whose answers still count.
 const ASKED_MAX: usize = 16;
 /// Distributors that take part.
@@ -77,6 +91,8 @@ pub struct Record {
     pub backups: Vec<IpAddr>,
     /// Targets that the operator has drained, as `VIP/TARGET`.
     pub drained: Vec<String>,
+    /// The owner has the VIPs, or gets them, by the operator's word.
+    pub is_moved: bool,
 }
 
 /// A distributor that takes part.
@@ -154,6 +170,8 @@ pub enum Role {
 #[derive(Debug)]
 pub struct Election {
     own: Candidate,
+    /// It could serve.
+    is_ready: bool,
     /// The record as it was seen last, and since when it is known.
     seen: Option<Seen>,
     /// Something else may be in force: nothing is written before that is known.
@@ -169,16 +187,21 @@ pub struct Election {
     /// Who has answered, and when it was asked.
     heard: BTreeMap<IpAddr, Duration>,
     asked: VecDeque<Duration>,
+    /// Since when each backup is on a record of ours.
+    backed: BTreeMap<IpAddr, Duration>,
     /// Our own last promise.
     promised: Option<Duration>,
     ask_due: Duration,
     read_due: Duration,
     /// When the last look began.
     read_begun: Duration,
-    /// The host that is to have the VIPs; ours to give up.
+    /// The host that is to have the VIPs; ours to give up, and whether the operator says so.
     successor: Option<IpAddr>,
+    is_moving: bool,
     drained: Vec<String>,
     is_connected: bool,
+    /// Since when it is not.
+    cut_off: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -204,6 +227,7 @@ impl Election {
     pub fn new(own: Candidate) -> Self {
         Self {
             own,
+            is_ready: false,
             seen: None,
             is_outdated: false,
             candidates: Vec::new(),
@@ -213,13 +237,16 @@ impl Election {
             granted: BTreeMap::new(),
             heard: BTreeMap::new(),
             asked: VecDeque::new(),
+            backed: BTreeMap::new(),
             promised: None,
             ask_due: Duration::ZERO,
             read_due: Duration::ZERO,
             read_begun: Duration::ZERO,
             successor: None,
+            is_moving: false,
             drained: Vec::new(),
             is_connected: true,
+            cut_off: None,
         }
     }
 
@@ -249,9 +276,21 @@ impl Election {
         self.seen.as_ref().filter(|seen| seen.revision != 0).map(|seen| &seen.record)
     }
 
-    /// Whether its link carries. An owner whose link does not takes no backup off, a backup takes nothing over.
+    /// Whether its link carries. An owner whose link does not takes no backup off, and gives the VIPs up after a while; a
+    /// backup takes nothing over.
     pub fn connected(&mut self, is_connected: bool) {
         self.is_connected = is_connected;
+    }
+
+    /// Whether its link carries, as far as it was told.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.is_connected
+    }
+
+    /// It could serve, from now on. Before it is no backup.
+    pub fn ready(&mut self) {
+        self.is_ready = true;
     }
 
     /// The owner's drained targets, for the record.
@@ -266,12 +305,28 @@ impl Election {
         if self.owns { Some(&self.drained) } else { record }
     }
 
-    /// The owner ends to serve, and gives the VIPs up, to a backup if there is one. Its first one is `to`, if that is named.
+    /// The owner ends to serve, and gives the VIPs up, to a backup if there is one: to `to`, if the operator names one, otherwise
+    /// to its first.
     pub fn give_up(&mut self, to: Option<IpAddr>) {
         if self.owns {
             let first = self.record().and_then(|record| record.backups.first().copied());
             self.successor = to.or(first).or(Some(self.own.process.host));
+            self.is_moving = to.is_some();
         }
+    }
+
+    /// Whether this is the owner, and a backup that could replace it has a higher rank. Backups are by rank, the highest first.
+    #[must_use]
+    pub fn is_outranked(&self, now: Duration) -> bool {
+        let record = self.record().filter(|record| self.owns && !record.is_moved);
+        let first = record.and_then(|record| record.backups.first());
+        first.is_some_and(|first| {
+            let has_stayed = |since: &Duration| now.saturating_sub(*since) >= SWITCH_BACK_AFTER;
+            let is_above = |it: Candidate| it.process.host == *first && it.rank > self.own.rank;
+            self.backed.get(first).is_some_and(has_stayed)
+                && self.others().any(is_above)
+                && now < self.serves_until()
+        })
     }
 
     /// Whether it has ended to serve in order to give the VIPs up.
@@ -283,6 +338,7 @@ impl Election {
     /// Time has passed: what is to be done now.
     pub fn tick(&mut self, now: Duration) -> Vec<Action> {
         let mut actions = Vec::new();
+        self.note_link(now);
         if self.owns && self.successor.is_none() && now >= self.ask_due {
             self.ask_due = now + ASK_EVERY;
             self.ask(now, &mut actions);
@@ -291,6 +347,28 @@ impl Election {
             actions.extend(self.next_of_store(now));
         }
         actions
+    }
+
+    fn note_link(&mut self, now: Duration) {
+        self.cut_off = if self.is_connected { None } else { self.cut_off.or(Some(now)) };
+        if self.is_cut_off(now) && self.successor.is_none() {
+            self.give_up(None);
+        }
+    }
+
+    /// What is given up has to be noted, so it takes a store that has answered since.
+    fn is_cut_off(&self, now: Duration) -> bool {
+        let answered = self.seen.as_ref().map(|seen| seen.confirmed);
+        self.cut_off
+            .is_some_and(|since| now.saturating_sub(since) >= CUT_OFF && answered > Some(since))
+    }
+
+    fn note_backups(&mut self, now: Duration) {
+        let Some(Seen { record, .. }) = &self.seen else { return };
+        self.backed.retain(|host, _| record.backups.contains(host));
+        for backup in &record.backups {
+            self.backed.entry(*backup).or_insert(now);
+        }
     }
 
     fn ask(&mut self, now: Duration, actions: &mut Vec<Action>) {
@@ -337,6 +415,10 @@ impl Election {
                 |successor| Some(self.without_owner(seen, successor)),
             );
         }
+        let own = |owner: Process| owner.host == self.own.process.host;
+        if self.is_cut_off(now) && seen.record.owner.is_some_and(own) {
+            return Some(self.without_owner(seen, self.own.process.host));
+        }
         // The store has answered since: a record that it may write later, or never, is not sent in vain.
         let is_proven = self.takes_over_at(seen).is_some_and(|due| seen.confirmed >= due);
         (self.is_free(seen, now) && is_proven).then(|| {
@@ -345,6 +427,7 @@ impl Election {
                 owner: Some(self.own.process),
                 backups: others.copied().collect(),
                 drained: seen.record.drained.clone(),
+                is_moved: seen.record.is_moved && self.was_left(&seen.record),
             }
         })
     }
@@ -368,7 +451,13 @@ impl Election {
             owner: Some(self.own.process),
             backups,
             drained: self.drained.clone(),
+            is_moved: seen.record.is_moved,
         })
+    }
+
+    /// Whether the owner before has given the VIPs up, or was a process of this host.
+    fn was_left(&self, record: &Record) -> bool {
+        record.owner.is_none_or(|owner| owner.host == self.own.process.host)
     }
 
     fn without_owner(&self, seen: &Seen, successor: IpAddr) -> Record {
@@ -377,7 +466,9 @@ impl Election {
         if !backups.contains(&self.own.process.host) {
             backups.push(self.own.process.host);
         }
-        Record { owner: None, backups, drained: self.drained.clone() }
+        let drained = if self.owns { &self.drained } else { &seen.record.drained };
+        let is_moved = self.owns && self.is_moving;
+        Record { owner: None, backups, drained: drained.clone(), is_moved }
     }
 
     fn others(&self) -> impl Iterator<Item = Candidate> + '_ {
@@ -442,6 +533,7 @@ impl Election {
             for backup in &record.backups {
                 self.granted.entry(*backup).or_insert(Duration::ZERO);
             }
+            self.note_backups(now);
         }
     }
 
@@ -460,6 +552,7 @@ impl Election {
         }
         self.asked.clear();
         self.heard.clear();
+        self.backed.clear();
     }
 
     /// The store has noted us, or not.
@@ -512,6 +605,7 @@ impl Election {
         let before = std::mem::take(&mut self.granted);
         let granted = |host: &IpAddr| before.get(host).copied().unwrap_or_default().max(sent);
         self.granted = record.backups.iter().map(|host| (*host, granted(host))).collect();
+        self.note_backups(now);
         Vec::new()
     }
 
@@ -520,7 +614,7 @@ impl Election {
         match message {
             Message::Ask(number) => {
                 let takes_over = matches!(self.pending, Some(Pending::Write { .. }));
-                if self.owns || takes_over || self.doubt.is_some() {
+                if self.owns || takes_over || self.doubt.is_some() || !self.is_ready {
                     return None;
                 }
                 self.promised = Some(now);

@@ -144,6 +144,7 @@ pub(crate) const CASES: &[Case] = &[
         distributor::hosts,
     ),
     Case::alone("distributor-takeover", &["ip", "python3", "etcd"], distributor::takeover),
+    Case::alone("distributor-cut-off", &["ip", "python3", "etcd"], distributor::cut_off),
     Case::alone(
         "distributor-smc-r",
         &["ip", "setpriv", "redis-server", "redis-benchmark"],

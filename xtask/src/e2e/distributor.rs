@@ -18,7 +18,7 @@ use crate::enclosure::{CABLE, Group, Namespace};
 use crate::suite::{HANG, Lacking};
 use crate::user;
 pub(crate) use smc_r::smc_r;
-pub(crate) use takeover::takeover;
+pub(crate) use takeover::{cut_off, takeover};
 
 mod smc_r;
 mod takeover;

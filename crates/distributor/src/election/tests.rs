@@ -17,7 +17,7 @@ const MS: u64 = 1_000_000;
 const TICK: u64 = 50 * MS;
 /// When trouble ends, and when all must be well again.
 const TROUBLE_ENDS: u64 = 20_000 * MS;
-const END: u64 = 28_000 * MS;
+const END: u64 = 32_000 * MS;
 const STORE_TIMEOUT: u64 = 700 * MS;
 
 fn host(node: usize) -> IpAddr {
@@ -86,11 +86,16 @@ struct World {
     store_is_gone: bool,
     store_delay: u64,
     takeovers: u32,
+    /// Its cable stays cut when all other trouble has ended.
+    cut_off: Option<usize>,
+    owned_when_cut: bool,
+    switches_back: bool,
 }
 
 impl World {
     fn new(seed: u64) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
+        let switches_back = random.random();
         let nodes = (0..NODES).map(|node| Node {
             election: Election::new(candidate(node, 1)),
             life: 1,
@@ -117,6 +122,9 @@ impl World {
             store_is_gone: false,
             store_delay: 20,
             takeovers: 0,
+            cut_off: None,
+            owned_when_cut: false,
+            switches_back,
         };
         for node in 0..NODES {
             let at = world.random.random_range(0..TICK);
@@ -159,8 +167,11 @@ impl World {
     fn trouble(&mut self) {
         let is_over = self.now >= TROUBLE_ENDS;
         let node = self.random.random_range(0..NODES);
-        let kind = if is_over { 99 } else { self.random.random_range(0..9) };
+        let kind = if is_over { 99 } else { self.random.random_range(0..10) };
         let time = self.random.random_range(100..4000) * MS;
+        if let (true, Some(at)) = (is_over, self.cut_off) {
+            self.owned_when_cut = self.nodes[at].election.owns;
+        }
         match kind {
             0 | 1 => self.nodes[node].stands_until = self.now + time,
             2 => self.die(node, self.now + time),
@@ -169,10 +180,11 @@ impl World {
             5 => self.nodes[node].has_cable ^= true,
             6 => self.nodes[node].reaches_store ^= true,
             7 => self.nodes[node].election.give_up(None),
+            8 => self.nodes[node].election.give_up(Some(host(self.random.random_range(0..NODES)))),
             _ => {
                 (self.store_is_gone, self.store_delay) = (false, 20);
-                for node in &mut self.nodes {
-                    (node.has_cable, node.reaches_store) = (true, true);
+                for (at, node) in self.nodes.iter_mut().enumerate() {
+                    (node.has_cable, node.reaches_store) = (self.cut_off != Some(at), true);
                 }
             }
         }
@@ -213,6 +225,10 @@ impl World {
         let it = &mut self.nodes[node];
         it.is_dead_until = None;
         let (now, owned) = (it.clock(self.now), it.election.owns);
+        it.election.ready();
+        if self.switches_back && it.election.is_outranked(now) {
+            it.election.give_up(None);
+        }
         let actions = it.handle(now, event);
         it.fence = it.election.serves_until();
         self.takeovers += u32::from(it.election.owns && !owned);
@@ -331,17 +347,39 @@ fn worlds() -> u64 {
 
 #[test]
 fn there_are_never_two_owners_and_in_the_end_there_is_one() {
-    let mut takeovers = 0;
+    let (mut takeovers, mut came_back) = (0, 0);
     for seed in 0..worlds() {
         let mut world = World::new(seed);
         let most = world.run(true);
         assert!(most < 2, "seed {seed}: {most} owners");
         assert_eq!(world.owners(true), 1, "seed {seed}: in the end");
-        let backups = &world.record.as_ref().unwrap().1.backups;
-        assert_eq!(backups.len(), NODES - 1, "seed {seed}: the others are backups");
+        let record = &world.record.as_ref().unwrap().1;
+        assert_eq!(record.backups.len(), NODES - 1, "seed {seed}: the others are backups");
+        let is_best = record.owner.map(|owner| owner.host) == Some(host(0));
+        let may_stay = !world.switches_back || record.is_moved;
+        assert!(is_best || may_stay, "seed {seed}: {record:?}");
+        came_back += u32::from(is_best && !may_stay);
         takeovers += world.takeovers;
     }
     assert!(u64::from(takeovers) > 2 * worlds(), "{takeovers} takeovers: worlds without trouble");
+    assert!(u64::from(came_back) > worlds() / 4, "in {came_back} worlds the best one has them");
+}
+
+#[test]
+fn a_distributor_whose_cable_stays_cut_owns_nothing_in_the_end() {
+    let mut owned = 0;
+    for seed in 0..worlds() {
+        let mut world = World::new(seed);
+        let cut_off = world.random.random_range(0..NODES);
+        world.cut_off = Some(cut_off);
+        let most = world.run(true);
+        assert!(most < 2, "seed {seed}: {most} owners");
+        assert_eq!(world.owners(true), 1, "seed {seed}: in the end");
+        let served = world.nodes[cut_off].serves(END, true);
+        assert!(!served, "seed {seed}: {:?}", world.record);
+        owned += u32::from(world.owned_when_cut);
+    }
+    assert!(owned > 0, "none has owned them when its cable was cut");
 }
 
 #[test]

@@ -88,28 +88,56 @@ pub(crate) fn takeover(stage: &Stage<'_>) -> Result<String> {
     Ok(format!("no connection of 1000 broken by five takeovers; longest wait {longest:.2} s"))
 }
 
+/// An owner without a backup loses its cable, and reaches the store by another one: a distributor that comes owns the VIPs. Once
+/// the cable is back the first one has them again, by its rank.
+pub(crate) fn cut_off(stage: &Stage<'_>) -> Result<String> {
+    let scene = Scene::set(stage)?;
+    let _store = Store::start(&scene)?;
+    let _targets: Vec<Dialogue> =
+        (0..3).map(|target| scene.target(target)).collect::<Result<_>>()?;
+    let _servers: Vec<Program> = (0..3).map(|at| scene.echoes(at)).collect::<Result<_>>()?;
+    let [one, two] = [0, 1].map(|at| Seat { switches_back: true, ..Seat::new(&scene, at) });
+    scene.reach_store_apart(one.namespace)?;
+    let _first = one.run()?;
+    one.await_owner(&one, &[])?;
+    scene.switch.ip(&["link", "set", "distr", "down"])?;
+    let begin = Instant::now();
+    let _second = two.run()?;
+    two.await_owner(&two, &[])?;
+    let taken = begin.elapsed();
+    ensure!(!one.serves()?, "an owner without a cable serves beside another");
+    drop(scene.asker(VIP[0]).context("a connection by the distributor that has come")?);
+    scene.switch.ip(&["link", "set", "distr", "up"])?;
+    two.await_owner(&one, &[&two])?;
+    Ok(format!("a distributor that comes has the VIPs {:.1} s later", taken.as_secs_f64()))
+}
+
 /// A host with a distributor.
 struct Seat<'a> {
     scene: &'a Scene<'a>,
     namespace: &'a Namespace,
     host: &'static str,
     rank: u32,
+    switches_back: bool,
 }
 
 impl<'a> Seat<'a> {
     fn new(scene: &'a Scene<'a>, place: usize) -> Self {
-        match place {
-            0 => Self { scene, namespace: &scene.distributor, host: DISTRIBUTOR[0], rank: 100 },
-            _ => Self { scene, namespace: &scene.backup, host: BACKUP[0], rank: 50 },
-        }
+        let (namespace, host, rank) = match place {
+            0 => (&scene.distributor, DISTRIBUTOR[0], 100),
+            _ => (&scene.backup, BACKUP[0], 50),
+        };
+        Self { scene, namespace, host, rank, switches_back: false }
     }
 
     fn config(&self) -> Result<PathBuf> {
         let config = self.scene.stage.house.scratch.join(format!("takeover-{}.toml", self.rank));
         let members: Vec<String> =
             (0..Store::MEMBERS).map(|it| format!("{:?}", url(it, 0))).collect();
-        let shared =
-            format!("[distributor]\nrank = {}\nstore = [{}]", self.rank, members.join(", "));
+        let (rank, members, switches_back) = (self.rank, members.join(", "), self.switches_back);
+        let shared = format!(
+            "[distributor]\nrank = {rank}\nstore = [{members}]\nswitch_back = {switches_back}"
+        );
         fs::write(&config, CONFIG.replace("[distributor]", &shared))?;
         Ok(config)
     }
@@ -235,6 +263,16 @@ impl<'a> Seat<'a> {
 }
 
 impl Scene<'_> {
+    /// A second cable from a host to the store.
+    fn reach_store_apart(&self, host: &Namespace) -> Result<()> {
+        const APART: [&str; 2] = ["10.78.0.1/24", "10.78.0.2"];
+        self.switch.join("apart", host.name())?;
+        self.switch.ip(&["address", "add", APART[0], "dev", "apart"])?;
+        self.switch.ip(&["link", "set", "apart", "up"])?;
+        host.settle("apart", &APART[1..])?;
+        host.ip(&["route", "add", STORE, "dev", "apart", "src", APART[1]])
+    }
+
     fn echoes(&self, target: usize) -> Result<Program> {
         let mut command = Command::new("python3");
         command.arg(self.stage.house.script("echo_back.py")).arg(PORT);

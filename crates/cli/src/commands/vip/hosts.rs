@@ -74,6 +74,7 @@ fn run(args: &VipRunArgs) -> Result<(), VipError> {
     let config: Option<&Path> = args.config.as_deref();
     let settings = daemon::configured(config)?;
     let (interface, rank) = (settings.interface.clone(), settings.rank);
+    let switches_back = settings.switch_back.unwrap_or(false);
     let store = Store::configured(&settings).map_err(VipError::Refused)?;
     let set = daemon::vips_of(settings, TargetKind::Hosts);
     if set.vips().is_empty() {
@@ -87,6 +88,7 @@ fn run(args: &VipRunArgs) -> Result<(), VipError> {
     let mut distributor = Distributor::new(&interface)?;
     if let Some(store) = &store {
         distributor.share(&set, store, rank)?;
+        distributor.switches_back = switches_back;
     }
     let done = distributor.apply(&set).map_err(VipError::Refused)?;
     if let (Some(ownership), Some(store)) = (&distributor.ownership, store) {
@@ -114,6 +116,8 @@ struct Distributor {
     told: Duration,
     owned: Duration,
     is_ending: bool,
+    /// A backup of a higher rank that has come back is to own the VIPs.
+    switches_back: bool,
     services: Vec<Service>,
     /// What each route is for, by its number; 0 is none. One that is known stays: flows have its number.
     routes: Vec<(ServiceKey, IpAddr)>,
@@ -239,6 +243,7 @@ impl Distributor {
             told: Duration::ZERO,
             owned: Duration::ZERO,
             is_ending: false,
+            switches_back: false,
             services: Vec::new(),
             routes: vec![],
             ask_due: now,
@@ -259,7 +264,7 @@ impl Distributor {
             VipError::Refused(format!("{} {why}", self.name))
         })?;
         self.ownership = Some(Ownership::begin(host, store, rank, lease)?);
-        self.note_link();
+        self.note_link(&sight);
         Ok(())
     }
 
@@ -523,11 +528,19 @@ impl Distributor {
     }
 
     fn look_at_interface(&mut self) {
-        match link::interface(&self.name) {
-            Ok(interface) => self.interface = interface,
-            Err(error) => log::error!("{} is not to be seen: {error}", self.name),
+        let known = &mut self.interface;
+        let gone = match link::interface(&self.name) {
+            Ok(interface) if interface.index == known.index => {
+                *known = interface;
+                return;
+            }
+            Ok(_) => "another interface has its name".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        // The program went with it.
+        if std::mem::replace(&mut known.is_running, false) {
+            log::error!("{} is gone: {gone}; start `sidestep distributor run` again", self.name);
         }
-        self.note_link();
     }
 
     /// Asks all neighbours that are targets whether they are there.
@@ -705,6 +718,7 @@ impl Direct for Distributor {
                 return Vec::new();
             }
         };
+        self.note_link(&sight);
         if now >= self.ask_due {
             self.ask_neighbours(&sight);
             self.ask_due = now + ASK_EVERY;
@@ -729,6 +743,7 @@ impl Direct for Distributor {
         self.tend_addresses(&sight);
         self.follow_record();
         self.copy_flows();
+        self.follow_ranks();
         due
     }
 

@@ -39,6 +39,8 @@ pub(super) struct Copies {
     backups: Vec<IpAddr>,
     told: HashMap<(SocketAddr, ServiceKey), Told>,
     due: VecDeque<Flow>,
+    /// Flows were looked at since a backup has come.
+    has_followed: bool,
 }
 
 struct Told {
@@ -54,6 +56,7 @@ impl Copies {
         if backups.is_empty() || !backups.iter().all(is_known) {
             self.told.clear();
             self.due.clear();
+            self.has_followed = false;
         }
         self.backups = backups.to_vec();
     }
@@ -63,6 +66,7 @@ impl Copies {
         if self.backups.is_empty() {
             return;
         }
+        self.has_followed = true;
         let mut before = std::mem::take(&mut self.told);
         for flow in flows {
             let ends = (flow.client, flow.service);
@@ -75,6 +79,11 @@ impl Copies {
                 self.told.insert(ends, told);
             }
         }
+    }
+
+    /// Whether each backup was told of all flows.
+    pub(super) fn are_complete(&self) -> bool {
+        self.has_followed && self.due.is_empty()
     }
 
     /// What is to be told now: flows by their route, for at most [`BATCH`] datagrams.
@@ -228,8 +237,10 @@ mod tests {
             (&[other], 2),
         ] {
             copies.follow_backups(backups);
+            assert_eq!(copies.are_complete(), due == 0, "{backups:?}");
             copies.follow(Duration::ZERO, &flows);
             assert_eq!(told(&mut copies).len(), due, "{backups:?}");
+            assert!(copies.are_complete());
         }
     }
 

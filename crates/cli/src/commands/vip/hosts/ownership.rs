@@ -178,6 +178,11 @@ impl Ownership {
 }
 
 impl Part {
+    /// By which address the others know this host.
+    pub(super) fn host(&self) -> IpAddr {
+        self.own.process.host
+    }
+
     fn owner(&self) -> Option<IpAddr> {
         self.election.record().and_then(|record| record.owner).map(|owner| owner.host)
     }

@@ -8,8 +8,9 @@ use sidestep_distributor::Distribution;
 use sidestep_distributor::election::Role;
 
 use super::copies::{self, ServiceKey};
+use super::link::Own;
 use super::ownership::{Ownership, boot_time, in_a_row};
-use super::{Distributor, Service};
+use super::{Distributor, Service, Sight};
 use crate::commands::vip::roster;
 
 impl Distributor {
@@ -106,8 +107,8 @@ impl Distributor {
         self.services.iter().flat_map(|service| of(&service.distribution)).collect()
     }
 
-    /// Whether the link carries decides whether this host may take over.
-    pub(super) fn note_link(&mut self) {
+    /// Whether clients, and the other distributors, come to this host by the link decides whether it may own the VIPs.
+    pub(super) fn note_link(&mut self, sight: &Sight) {
         let Some(ownership) = &self.ownership else { return };
         let mut part = ownership.part();
         let link = (self.interface.index, self.interface.address);
@@ -115,7 +116,16 @@ impl Distributor {
             // Whatever it knew of the link: it is told again.
             part.fence = Duration::ZERO;
         }
-        part.election.connected(self.interface.is_running);
+        let host = part.host();
+        let is_here = |own: &Own| own.ip == host && own.index == self.interface.index;
+        let is_connected = self.interface.is_running && sight.own.iter().any(is_here);
+        if part.election.is_connected() != is_connected {
+            match is_connected {
+                true => log::info!("{} has its link again", self.name),
+                false => log::warn!("{} has no carrier, or {host} no more", self.name),
+            }
+        }
+        part.election.connected(is_connected);
     }
 
     /// Has a backup own the VIPs.
@@ -132,6 +142,23 @@ impl Distributor {
             .ok_or_else(|| format!("{host} is no backup; there are: {}", in_a_row(&backups)))?;
         self.give_up(Some(to));
         Ok(format!("the VIPs go to {to}"))
+    }
+
+    /// Follows ranks, and lets the election know whether this host could serve.
+    pub(super) fn follow_ranks(&mut self) {
+        let Some(ownership) = &self.ownership else { return };
+        let is_ready = self.services.iter().all(|service| service.settles.is_none());
+        let is_outranked = {
+            let mut part = ownership.part();
+            if is_ready {
+                part.election.ready();
+            }
+            part.election.is_outranked(boot_time())
+        };
+        if self.switches_back && is_outranked && self.copies.are_complete() {
+            log::info!("a backup of a higher rank is back");
+            self.give_up(None);
+        }
     }
 
     /// Gives the VIPs up, once the backups have been told of the latest flows.

@@ -87,6 +87,8 @@ struct RecordEntry {
     owner: Option<OwnerEntry>,
     backups: Vec<IpAddr>,
     drained: Vec<String>,
+    #[serde(default)]
+    moved: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -129,7 +131,7 @@ impl Store {
     ) -> Result<Written, StoreError> {
         let owner = record.owner.map(|Process { host, instance }| OwnerEntry { host, instance });
         let (backups, drained) = (record.backups.clone(), record.drained.clone());
-        let entry = RecordEntry { owner, backups, drained };
+        let entry = RecordEntry { owner, backups, drained, moved: record.is_moved };
         let key = key_of("record");
         let compare = json!([{
             "key": key, "target": "MOD", "result": "EQUAL", "mod_revision": expected.to_string(),
@@ -315,7 +317,8 @@ impl Contents {
 impl From<RecordEntry> for Record {
     fn from(entry: RecordEntry) -> Self {
         let owner = entry.owner.map(|OwnerEntry { host, instance }| Process { host, instance });
-        Self { owner, backups: entry.backups, drained: entry.drained }
+        let RecordEntry { backups, drained, moved: is_moved, .. } = entry;
+        Self { owner, backups, drained, is_moved }
     }
 }
 
