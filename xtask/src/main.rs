@@ -15,6 +15,7 @@
 //! | `fuzz` | parsers, the ring and lists of operations, for a bounded time |
 //! | `interop` | a stock Linux kernel, in a virtual machine, is the peer |
 //! | `kernels` | the IP filter in older kernels, in virtual machines |
+//! | `kubernetes` | manifests and the plugin of container runtimes, against real parts of Kubernetes |
 //! | `demo` | redis through TCP, then through shared memory, or by RDMA between two hosts |
 //! | `bench` | TCP against shared memory, interleaved |
 //! | `walk` | which files a warm send and receive pass, and what they execute |
@@ -40,6 +41,7 @@ mod hostile;
 mod hosts;
 mod interop;
 mod kernels;
+mod kubernetes;
 mod lanes;
 mod leftovers;
 mod maven;
@@ -111,6 +113,8 @@ enum Task {
     Interop(interop::Options),
     /// The tests of the IP filter in older kernels, in virtual machines (no KVM).
     Kernels(kernels::Options),
+    /// Manifests and the plugin of container runtimes, against real parts of Kubernetes.
+    Kubernetes,
     /// Debian, RPM and tar packages; --try installs, upgrades and purges them on clean systems.
     Dist(dist::Options),
     /// The fuzz targets, each for some seconds.
@@ -173,6 +177,10 @@ fn main() -> Result<()> {
             interop::run(&options)
         }
         Task::Kernels(options) => kernels::run(&options),
+        Task::Kubernetes => {
+            build()?;
+            kubernetes::run()
+        }
         Task::Dist(options) => dist::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
     }

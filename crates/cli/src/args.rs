@@ -7,6 +7,7 @@ mod generate;
 mod host_report;
 mod interval;
 mod log;
+mod nri;
 mod service;
 mod subject;
 mod support;
@@ -31,6 +32,7 @@ pub(crate) use generate::{GenerateArgs, GenerateCommand};
 pub(crate) use host_report::HostReportArgs;
 pub(crate) use log::LogArg;
 use log::parse_log;
+pub(crate) use nri::NriArgs;
 pub(crate) use service::{CallArgs, ServiceArgs, ServiceStatusArgs};
 pub(crate) use subject::{Subject, canonical};
 pub(crate) use support::SupportArgs;
@@ -117,6 +119,8 @@ pub(crate) enum Command {
     /// Do on this host what takes a privilege: have the TCP option of SMC written, and bring
     /// programs of different users and network namespaces together
     Agent(AgentArgs),
+    /// Have pods that ask for it run under Sidestep, as a plugin of the container runtime
+    Nri(NriArgs),
     /// Carry the connections of this host's Sidestep programs to other hosts, by SMC-R
     Gateway(GatewayArgs),
     /// List the links of the gateway of this network namespace, by link group

@@ -6,6 +6,7 @@ mod assess;
 mod bench;
 mod beyond;
 mod config;
+mod container_edits;
 mod decode;
 mod demote;
 mod descriptors;
@@ -15,6 +16,7 @@ mod gateway;
 mod gateway_status;
 mod generate;
 mod logging;
+mod nri;
 mod probe;
 mod record;
 mod report;
@@ -58,6 +60,7 @@ pub(crate) fn execute(args: Args) -> i32 {
         Command::Config(args) => config::execute(&args),
         Command::Decode(args) => decode::execute(&args),
         Command::Agent(args) => agent::execute(&args),
+        Command::Nri(args) => nri::execute(&args),
         Command::Gateway(args) => gateway::execute(&args),
         Command::Links(args) => gateway_status::links(&args),
         Command::Devices(args) => gateway_status::devices(&args),

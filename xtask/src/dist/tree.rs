@@ -18,7 +18,14 @@ pub(super) const CONFIGURATION: &str = "etc/sidestep/sidestep.toml";
 const DOCUMENTS: &str = "usr/share/doc/sidestep";
 const SHARED: &str = "usr/share/sidestep";
 /// Below `packaging`, and below [`SHARED`].
-const MONITORING: [&str; 2] = ["prometheus/sidestep.rules.yml", "grafana/sidestep.json"];
+const EXTRAS: [&str; 6] = [
+    "prometheus/sidestep.rules.yml",
+    "grafana/sidestep.json",
+    "kubernetes/kustomization.yaml",
+    "kubernetes/namespace.yaml",
+    "kubernetes/daemonset.yaml",
+    "kubernetes/sidestep.toml",
+];
 
 /// Shells, and where each looks for completions.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -42,7 +49,7 @@ impl Tree {
         tree.generated()?;
         tree.units(&release.repo)?;
         tree.configuration(&release.repo)?;
-        tree.monitoring(&release.repo)?;
+        tree.extras(&release.repo)?;
         tree.documents(release)?;
         Ok(tree)
     }
@@ -107,8 +114,8 @@ impl Tree {
         write(&self.at(CONFIGURATION), fs::read(repo.join("packaging/sidestep.toml"))?)
     }
 
-    fn monitoring(&self, repo: &Path) -> Result<()> {
-        MONITORING.iter().try_for_each(|name| {
+    fn extras(&self, repo: &Path) -> Result<()> {
+        EXTRAS.iter().try_for_each(|name| {
             let file = fs::read(repo.join("packaging").join(name));
             write(&self.at(SHARED).join(name), file.with_context(|| (*name).to_owned())?)
         })
