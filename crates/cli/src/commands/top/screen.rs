@@ -1,7 +1,7 @@
 //! The terminal: taken when `top` begins, and given back however it ends.
 //!
 //! It is given back by [`Drop`] at the end and after an error, by ratatui's panic hook before the words of a
-//! panic, and after SIGTERM, SIGINT or SIGHUP, which end `top` like its key does.
+//! panic, and after SIGTERM, SIGINT or SIGHUP, which end `top` like its key does. A terminal that is gone ends it as well.
 
 use std::io;
 use std::sync::Arc;
@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use libc::{SIGHUP, SIGINT, SIGTERM};
 use ratatui::crossterm::event::{self, KeyEvent, KeyEventKind};
 use ratatui::{DefaultTerminal, Frame};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use signal_hook::flag;
 
 /// See the [module](self).
@@ -25,7 +27,7 @@ pub(super) enum Event {
     Resized,
     /// The time is there.
     Time,
-    /// A signal wants the end.
+    /// A signal wants the end, or the terminal is gone.
     Ended,
 }
 
@@ -54,7 +56,10 @@ impl Screen {
                 return Ok(Event::Time);
             }
             // A signal between the look above and the wait is seen after this.
-            if !event::poll(left.min(SLICE))? {
+            if !is_there_after(left.min(SLICE))? {
+                return Ok(Event::Ended);
+            }
+            if !event::poll(Duration::ZERO)? {
                 continue;
             }
             match event::read()? {
@@ -66,6 +71,19 @@ impl Screen {
             }
         }
         Ok(Event::Ended)
+    }
+}
+
+/// Waits so long for input or a signal, and says whether the terminal is still there: crossterm, asked to wait at one that is
+/// gone, reads its end again and again and never returns.
+fn is_there_after(time: Duration) -> io::Result<bool> {
+    let time = Timespec::try_from(time).unwrap_or_default();
+    let out = io::stdout();
+    let mut terminal = [PollFd::new(&out, PollFlags::IN)];
+    match poll(&mut terminal, Some(&time)) {
+        Ok(_) => Ok(!terminal[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)),
+        Err(Errno::INTR) => Ok(true),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -86,6 +104,7 @@ mod tests {
     use std::os::unix::process::CommandExt;
     use std::process::{Child, Command, Stdio};
 
+    use rustix::io::{FdFlags, fcntl_setfd};
     use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
     use super::*;
@@ -107,6 +126,10 @@ mod tests {
             assert_eq!(opened, 0, "{}", io::Error::last_os_error());
             // SAFETY: just opened, and known here alone.
             let [ours, theirs] = [ours, theirs].map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+            // A program that has its terminal's other end keeps it alive.
+            for fd in [&ours, &theirs] {
+                fcntl_setfd(fd, FdFlags::CLOEXEC).unwrap();
+            }
             let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
             tcsetwinsize(&theirs, size).unwrap();
             let stdio = || Stdio::from(theirs.try_clone().unwrap());
@@ -185,6 +208,23 @@ mod tests {
             // SAFETY: a child that has not been waited for.
             unsafe { libc::kill(terminal.child.id() as libc::pid_t, signal) };
             terminal.assert_given_back();
+        }
+    }
+
+    #[test]
+    fn it_ends_when_the_terminal_is_gone() {
+        const LONGEST: Duration = Duration::from_secs(60);
+        let mut terminal = Terminal::start("live");
+        terminal.wait_for("drawn");
+        let Terminal { ours, theirs, mut child, .. } = terminal;
+        drop((ours, theirs));
+        let deadline = Instant::now() + LONGEST;
+        while child.try_wait().unwrap().is_none() {
+            if Instant::now() > deadline {
+                child.kill().unwrap();
+                panic!("it goes on");
+            }
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
 
