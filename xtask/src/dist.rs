@@ -3,6 +3,7 @@
 //! ```text
 //!   cargo build --release ──> one tree, as it will lie below /  ──> .deb, .rpm, .tar.gz, .oci.tar
 //!   sidestep generate     ──>   (tree.rs)                            (deb.rs, rpm.rs, tarball.rs, oci.rs)
+//!   docs/*.md             ──>   (site.rs)
 //!   cargo metadata        ──> sidestep.cdx.json (sbom.rs)       ──> SHA256SUMS
 //!                                                                    │
 //!   mmdebstrap: Debian 12, Debian 13 ──> installed, upgraded with a connection live, purged (trial.rs)
@@ -14,6 +15,7 @@ mod deb;
 mod oci;
 mod rpm;
 mod sbom;
+mod site;
 mod tarball;
 mod tree;
 mod trial;

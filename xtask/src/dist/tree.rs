@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Release, said_by, sbom, write};
+use super::{Release, said_by, sbom, site, write};
 use crate::bench::place;
 
 /// Units name the program where an installation by hand has it.
@@ -26,6 +26,8 @@ const EXTRAS: [&str; 6] = [
     "kubernetes/daemonset.yaml",
     "kubernetes/sidestep.toml",
 ];
+/// Below [`DOCUMENTS`].
+const SITE: &str = "html";
 
 /// Shells, and where each looks for completions.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -129,6 +131,8 @@ impl Tree {
                 write(&documents.join(path.file_name().unwrap_or_default()), fs::read(&path)?)?;
             }
         }
+        let site = site::make(release)?;
+        said_by(Command::new("cp").arg("--recursive").arg(site).arg(documents.join(SITE)))?;
         write(&documents.join("changelog"), fs::read(release.repo.join("CHANGELOG.md"))?)?;
         compress(&documents.join("changelog"))?;
         write(
