@@ -62,6 +62,7 @@ pub(crate) fn ensure(packages: &[&str]) -> Result<()> {
 /// seen, whoever installed it.
 fn command_of(package: &str) -> &str {
     match package {
+        "bsdutils" => "script",
         "busybox-static" => "busybox",
         "dpkg-dev" => "dpkg-source",
         "libmemcached-tools" => "memcaslap",

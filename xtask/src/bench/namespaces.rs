@@ -23,6 +23,9 @@ const SERVER: &str = "10.90.1.1";
 const CLIENT: &str = "10.90.1.2";
 const PORT: u16 = 7_609;
 
+/// A Service of Kubernetes, as kube-proxy has it translated on the way out.
+const SERVICE: &str = "10.96.0.10";
+
 /// For an agent or a client to begin and to end, beside what it measures.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -81,6 +84,20 @@ impl Scene {
         self.group.enclose(command);
     }
 
+    /// Has the Service translated to the server on the client's side of the cable, once more or not.
+    fn translate(&self) -> Result<()> {
+        self.right.ip(&["route", "replace", "default", "via", SERVER])?;
+        let rules = format!(
+            "add table ip service; delete table ip service; add table ip service; \
+             add chain ip service out {{ type nat hook output priority -100; }}; \
+             add rule ip service out ip daddr {SERVICE} dnat to {SERVER}"
+        );
+        let mut nft = Command::new("nft");
+        self.right.enclose(nft.arg(rules));
+        ensure!(nft.status().context("nft")?.success(), "nft takes no rules");
+        Ok(())
+    }
+
     /// Settings with which programs find the agent.
     fn config(&self, lab: &Lab, promotion: &str) -> Result<String> {
         let socket = self.socket.display();
@@ -101,6 +118,22 @@ fn observer(lab: &Lab) -> Result<PathBuf> {
 
 /// Transactions per second of one of the modeler's workloads.
 pub(super) fn modeled(lab: &Lab, transport: Transport, workload: &str) -> Result<Vec<f64>> {
+    rate(lab, transport, &format!("{SERVER}:{PORT}"), workload)
+}
+
+/// The same in two namespaces: in the column of TCP by the server's own address, in that of SMC by a Service's. The
+/// rules are there for both.
+pub(super) fn translated(lab: &Lab, transport: Transport, workload: &str) -> Result<Vec<f64>> {
+    lab.networks.get(lab)?.translate()?;
+    let to = match transport {
+        Transport::Tcp => format!("{SERVER}:{PORT}"),
+        Transport::Smc => format!("{SERVICE}:{PORT}"),
+    };
+    rate(lab, Transport::Smc, &to, workload)
+}
+
+/// Of clients that call the server by an address, on the side that `transport` stands for.
+fn rate(lab: &Lab, transport: Transport, to: &str, workload: &str) -> Result<Vec<f64>> {
     let (scene, sidestep) = (lab.networks.get(lab)?, observer(lab)?);
     let config = scene.config(lab, "lazy")?;
     let at = format!("{SERVER}:{PORT}");
@@ -114,7 +147,7 @@ pub(super) fn modeled(lab: &Lab, transport: Transport, workload: &str) -> Result
     let mut client = Command::new(&sidestep);
     client
         .args(["bench", "--over", "smc", "--runs", "1", "--duration", &duration])
-        .args(["--server", &at, "--json", &json, workload])
+        .args(["--server", to, "--json", &json, workload])
         .env("SIDESTEP_CONFIG", &config);
     scene.enclose(true, transport, &mut client);
     // It fails when connections stay on TCP, as short ones do.

@@ -15,7 +15,8 @@ use super::launch::{self, Dialogue, Transport};
 use super::measure::{Bound, Compare, Spread};
 use super::report::Pair;
 use super::{
-    brokers, databases, distributor, files, filter, ftp, hosts, namespaces, syslog, tap, vip, web,
+    brokers, databases, distributor, files, filter, ftp, hosts, musl, namespaces, published,
+    syslog, tap, top, vip, web,
 };
 use crate::cpus;
 
@@ -168,6 +169,18 @@ pub(crate) const WORKLOADS: &[Workload] = &[
             Row::part("redis server CPU/request, -c 10", "µs", 0.5, 0.3),
         ],
         sampling: Sampling::Runs(|lab, transport| Ok(redis(lab, transport, 10)?.into())),
+    },
+    Workload {
+        name: "redis-musl",
+        packages: &["redis-server", "musl-tools"],
+        rows: &[Row::ratio(
+            "redis 2 KiB GET, -c 10, gain by musl / glibc",
+            "×",
+            Compare::SmcOverTcp,
+            0.9,
+            1.0,
+        )],
+        sampling: Sampling::Runs(musl::gain),
     },
     Workload {
         name: "redis-c50",
@@ -393,6 +406,26 @@ pub(crate) const WORKLOADS: &[Workload] = &[
             namespaces::modeled(lab, transport, "CRR10(64B/8kB)")
         }),
     },
+    Workload {
+        name: "namespaces-service",
+        packages: &["iproute2", "nftables"],
+        rows: &[Row::same("RR10(1kB/1kB), by a Service / direct")],
+        sampling: Sampling::Runs(|lab, transport| {
+            namespaces::translated(lab, transport, "RR10(1kB/1kB)")
+        }),
+    },
+    Workload {
+        name: "published",
+        packages: &["redis-server", "redis-tools"],
+        rows: &[Row::ratio(
+            "redis 2 KiB GET, -c 1, published port",
+            "req/s",
+            Compare::SmcOverTcp,
+            5.0,
+            10.0,
+        )],
+        sampling: Sampling::Runs(published::redis),
+    },
     // With an onlooker, against without.
     Workload {
         name: "tap-stream",
@@ -414,6 +447,12 @@ pub(crate) const WORKLOADS: &[Workload] = &[
             0.95,
         )],
         sampling: Sampling::Runs(tap::requests),
+    },
+    Workload {
+        name: "top",
+        packages: &["gcc", "bsdutils"],
+        rows: &[Row::added("top beside 10 000 connection ends, CPU", "%", 5.0, 3.0)],
+        sampling: Sampling::Runs(top::cpu),
     },
     // Between hosts, over soft RNICs, which are a convenience and not the fast path.
     Workload {
