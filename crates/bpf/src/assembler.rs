@@ -67,6 +67,8 @@ pub(crate) enum Helper {
     MapDelete = 3,
     /// `R0` = nanoseconds of the monotonic clock.
     KtimeGetNs = 5,
+    /// `R0` = the number of the CPU.
+    SmpProcessorId = 8,
     /// Writes `R4` bytes from `R3` to offset `R2` of packet `R1`, with flags `R5`; `R0` is negative if it cannot.
     SkbStoreBytes = 9,
     /// Has the checksum at offset `R2` of packet `R1` follow a change that sums up to `R4`, with `R3` and `R5` 0.
@@ -122,6 +124,8 @@ pub(crate) enum Helper {
     StoreHdrOpt = 143,
     /// Asks for `R2` bytes in the header of the packet.
     ReserveHdrOpt = 144,
+    /// The same as [`Self::KtimeGetNs`], at the last tick.
+    KtimeGetCoarseNs = 160,
     /// The call that is asked about fails with error number `-R1`. Linux 5.18.
     SetRetval = 187,
 }

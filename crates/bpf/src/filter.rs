@@ -6,6 +6,7 @@ mod entry;
 mod forwarded;
 mod frame;
 mod groups;
+mod hits;
 mod log;
 mod partners;
 mod pins;
@@ -36,6 +37,7 @@ use crate::loaded::program;
 use crate::{bpf_call, object_file};
 pub use enforcement::Enforcement;
 pub use groups::{GroupNumbers, NumberedGroup};
+pub use hits::Hits;
 pub use log::{Identity, LINES_MAX, Log, LogLine, Totals};
 pub use partners::tell_partner;
 pub use protection::tell_protected;
@@ -44,8 +46,9 @@ pub use rule_set::RuleSet;
 
 use answer::{GATE_ASKED, JUDGE_ASKED};
 use entry::{ENTRY, Entry};
+use hits::HITS;
 use pins::{of_kernel, of_map, open_map, remove_file};
-use programs::{FORWARDED, HITS, JUDGES_ASKED, NODES, PAGE_NODES, Page, WAYS, fill, judge_of};
+use programs::{FORWARDED, JUDGES_ASKED, NODES, PAGE_NODES, Page, WAYS, fill, judge_of};
 use state::{OPEN, STATE, STATE_SLOT};
 
 /// The filter of a cgroup and those below: its programs see each packet that a socket of theirs sends
@@ -61,16 +64,6 @@ use state::{OPEN, STATE, STATE_SLOT};
 pub struct Filter {
     /// A directory in a BPF file system.
     pins: PathBuf,
-}
-
-/// How often a rule has decided.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Hits {
-    /// Packets for which the rules were searched. Those of a TCP connection whose verdict is kept
-    /// are not among them.
-    pub count: u64,
-    /// When last, in nanoseconds of the monotonic clock; 0: never.
-    pub last_ns: u64,
 }
 
 /// The pinned links of the gates.
@@ -339,15 +332,22 @@ impl Filter {
         Ok([program(LINKS[0])?, program(LINKS[1])?])
     }
 
+    /// The kernel's number for the program of it that sees forwarded packets.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn forwarded_program(&self) -> Result<u32, BpfError> {
+        let gate = of_kernel(SchedClassifier::from_pin(self.pins.join(FORWARDED.gate)))?;
+        of_kernel(gate.info()).map(|info| info.id())
+    }
+
     /// How often each rule of the set has decided since it is in force, by its number; behind the list's rules comes the default, and
     /// behind it rules that came later.
     ///
     /// # Errors
     /// The kernel does not tell.
     pub fn hits(&self) -> Result<Vec<Hits>, BpfError> {
-        let hits: Array<_, [u64; 2]> = self.of_set(HITS)?;
-        let hits: Result<Vec<[u64; 2]>, MapError> = hits.iter().collect();
-        Ok(of_map(hits)?.into_iter().map(|[count, last_ns]| Hits { count, last_ns }).collect())
+        of_map(hits::read(&self.of_set(HITS)?, self.entry()?.rules()))
     }
 
     /// Detaches it: from here on every packet passes, as far as this filter goes.

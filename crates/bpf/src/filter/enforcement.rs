@@ -24,9 +24,10 @@ use sidestep_filter::graph::DENIES;
 
 use super::entry::{ENTRY, Entry, Words};
 use super::frame::{HEADER, Hook, VERDICT, load_header, skb, sock};
+use super::hits::{self, HITS};
 use super::log::{self, LOG, LogLine};
 use super::pins::{of_kernel, of_map};
-use super::programs::{self, HITS, WAYS, fill};
+use super::programs::{self, WAYS, fill};
 use super::rule_set::RuleSet;
 use crate::assembler::Register::{R0, R1, R2, R6, R7, R8, R10};
 use crate::assembler::{Assembler, Helper};
@@ -41,6 +42,8 @@ pub struct Enforcement {
     /// Program, maps and link: descriptors, closed on drop.
     _loaded: Ebpf,
     hits: Array<MapData, [u64; 2]>,
+    /// Of the list.
+    rules: usize,
     log: RingBuf<MapData>,
 }
 
@@ -69,7 +72,7 @@ impl Enforcement {
         of_kernel(attached)?;
         let hits = of_map(loaded.take_map(HITS).expect("a map of ours").try_into())?;
         let log = of_map(loaded.take_map(LOG).expect("a map of ours").try_into())?;
-        Ok(Self { _loaded: loaded, hits, log })
+        Ok(Self { _loaded: loaded, hits, rules: rules.rules, log })
     }
 
     /// How many packets a rule has dropped, by its place in the list.
@@ -77,7 +80,7 @@ impl Enforcement {
     /// # Errors
     /// The kernel does not tell.
     pub fn dropped(&self, rule: usize) -> Result<u64, BpfError> {
-        of_map(self.hits.get(&(rule as u32), 0)).map(|[count, _]| count)
+        of_map(hits::read_one(&self.hits, self.rules, rule)).map(|hits| hits.count)
     }
 
     /// Takes the oldest line about a dropped packet that is left.
@@ -110,7 +113,7 @@ fn program_of(rules: &RuleSet<'_>, mark: u32) -> Program {
     a.jump_if_equal(R7, 0, "pass");
     pass_without_bytes(&mut a);
     a.load_32(R7, R10, VERDICT);
-    programs::count(&mut a, rules.rules);
+    rules.counters().count(&mut a);
     log::tell(&mut a, rules.graph, rules.identity, way.hook);
     a.label("drop");
     a.mov_immediate(R0, way.hook.answers().drop);

@@ -73,8 +73,8 @@ pub(super) mod skb {
 pub(super) const KEY: i16 = -4 * KEY_WORDS as i16;
 /// The place of a map that is looked up.
 pub(super) const PLACE: i16 = KEY - 8;
-/// A header that was read: the 40 bytes of IPv6 at most.
-pub(super) const HEADER: i16 = PLACE - 40;
+/// A header that was read: the 40 bytes of IPv6 and the ports behind them at most.
+pub(super) const HEADER: i16 = PLACE - 48;
 
 /// The verdict of what is best so far.
 pub(super) const VERDICT: i16 = HEADER - 16;

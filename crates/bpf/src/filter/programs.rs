@@ -31,15 +31,12 @@
 //!
 //! # What is counted
 //!
-//! For each rule how often a walk has ended with it, and when last. Packets whose verdict was kept
-//! are not counted: a word that all CPUs write to with each packet would cost more than the walk. What rules with
-//! `log` decide [`log`] tells.
+//! For each rule how often a walk has ended with it, and when last ([`hits`](super::hits)). Packets whose verdict was kept
+//! are not counted. What rules with `log` decide [`log`] tells.
 
 use aya::Ebpf;
 use aya::maps::{Array, MapError};
-use sidestep_filter::graph::{
-    ACCEPT, ADDED_STEPS, DENIES, KEY_WORDS, NEEDS_TLS, NO_RULE, Node, ORDERS, RULE_SHIFT, field,
-};
+use sidestep_filter::graph::{ACCEPT, ADDED_STEPS, DENIES, KEY_WORDS, NEEDS_TLS, Node, field};
 use sidestep_filter::{Graph, NO_USER};
 
 use super::frame::{Answers, HEADER, Hook, KEY, PLACE, VERDICT, Way, key, load_header, skb, sock};
@@ -60,8 +57,6 @@ pub(super) const JUDGES_OUT: &str = "judges_out";
 pub(super) const JUDGES_ASKED: &str = "judges_asked";
 /// The nodes of a graph, [`PAGE_NODES`] in each value.
 pub(super) const NODES: &str = "nodes";
-/// How often and when last each rule decided, the default behind them.
-pub(super) const HITS: &str = "hits";
 /// Verdicts of connections.
 const KEPT: &str = "kept";
 
@@ -153,7 +148,7 @@ pub(super) fn set_maps(set: &RuleSet<'_>) -> [MapDefinition; 4] {
     let pages = set.graph.nodes().len().div_ceil(PAGE_NODES) as u32;
     [
         array(NODES, (PAGE_NODES * 16) as u32, pages),
-        array(HITS, 16, set.rules as u32 + ORDERS),
+        set.counters().map(),
         entry::MAP,
         MapDefinition {
             name: KEPT,
@@ -187,7 +182,7 @@ pub(super) fn gates() -> [Program; 2] {
 }
 
 pub(super) fn judge_of(set: &RuleSet<'_>, slot: u8, way: Way) -> Program {
-    let &RuleSet { graph, rules, identity, .. } = set;
+    let &RuleSet { graph, identity, .. } = set;
     let has_socket = way.hook == Hook::Socket;
     let mut a = Assembler::default();
     a.mov(R6, R1);
@@ -201,7 +196,7 @@ pub(super) fn judge_of(set: &RuleSet<'_>, slot: u8, way: Way) -> Program {
     a.jump_if_equal(R7, 0, "judged");
     walk(&mut a, graph.steps());
     protection::judge(&mut a, graph, way);
-    count(&mut a, rules);
+    set.counters().count(&mut a);
     a.label("counted");
     log::count_total(&mut a, way.hook);
     log::tell(&mut a, graph, identity, way.hook);
@@ -350,12 +345,12 @@ pub(super) fn store_key(a: &mut Assembler, set: &RuleSet<'_>, slot: u8, way: Way
     a.jump_if_equal(R1, skb::IPV4, "ipv4");
     a.jump_if_not_equal(R1, skb::IPV6, "pass");
     store_ipv6(a, way.hook);
-    store_ports(a, way.hook, ["ports_6", "icmp_6", "root_6"]);
+    store_ports(a, way.hook, IPV6_LEN, ["ports_6", "beyond_6", "read ports_6", "icmp_6", "root_6"]);
     entry::load_root(a, true);
     a.jump("walk");
     a.label("ipv4");
     store_ipv4(a, way.hook);
-    store_ports(a, way.hook, ["ports_4", "icmp_4", "root_4"]);
+    store_ports(a, way.hook, IPV4_LEN, ["ports_4", "beyond_4", "read ports_4", "icmp_4", "root_4"]);
     entry::load_root(a, false);
     a.label("walk");
 }
@@ -371,6 +366,29 @@ pub(super) fn clear_key(a: &mut Assembler, default: u32) {
     }
 }
 
+/// Bytes of a header of IPv4 without options.
+const IPV4_LEN: i32 = 20;
+/// Bytes of a header of IPv6 without extensions.
+const IPV6_LEN: i32 = 40;
+
+/// Reads a header of IP of so many bytes, and the word behind it: in most packets the ports. Where the packet ends
+/// before them they are 0.
+fn load_header_and_ports(
+    a: &mut Assembler,
+    hook: Hook,
+    len: i32,
+    [no_ports, read]: [&'static str; 2],
+) {
+    a.mov_immediate(R2, 0);
+    load_header(a, hook, len + 4, no_ports);
+    a.jump(read);
+    a.label(no_ports);
+    a.mov_immediate(R2, 0);
+    load_header(a, hook, len, "drop");
+    a.store_immediate_32(R10, HEADER + len as i16, 0);
+    a.label(read);
+}
+
 /// Puts words of an address from the header into the key.
 fn store_address(a: &mut Assembler, field: usize, from: i16, words: usize) {
     for word in 0..words {
@@ -382,8 +400,7 @@ fn store_address(a: &mut Assembler, field: usize, from: i16, words: usize) {
 
 /// `R8` = the protocol, `R7` = where its header begins, or 0 of a fragment behind the first.
 fn store_ipv4(a: &mut Assembler, hook: Hook) {
-    a.mov_immediate(R2, 0);
-    load_header(a, hook, 20, "drop");
+    load_header_and_ports(a, hook, IPV4_LEN, ["no ports_4", "read_4"]);
     store_address(a, field::SOURCE, 12, 1);
     store_address(a, field::DESTINATION, 16, 1);
     a.load_8(R8, R10, HEADER + 9);
@@ -405,12 +422,11 @@ fn store_ipv4(a: &mut Assembler, hook: Hook) {
 /// fragment behind the first.
 fn store_ipv6(a: &mut Assembler, hook: Hook) {
     const EXTENSIONS_MAX: i32 = 8;
-    a.mov_immediate(R2, 0);
-    load_header(a, hook, 40, "drop");
+    load_header_and_ports(a, hook, IPV6_LEN, ["no ports_6", "read_6"]);
     store_address(a, field::SOURCE, 8, 4);
     store_address(a, field::DESTINATION, 24, 4);
     a.load_8(R8, R10, HEADER + 6);
-    a.mov_immediate(R7, 40);
+    a.mov_immediate(R7, IPV6_LEN);
     a.store_immediate_32(R10, PLACE, EXTENSIONS_MAX);
     a.label("extension");
     a.load_32(R1, R10, PLACE);
@@ -459,17 +475,27 @@ fn load_extension(a: &mut Assembler, hook: Hook) {
     a.load_8(R1, R10, HEADER + 1);
 }
 
-/// Puts the ports, or type and code of ICMP, into the key.
-fn store_ports(a: &mut Assembler, hook: Hook, [ports, icmp, end]: [&'static str; 3]) {
+/// Puts the ports, or type and code of ICMP, into the key. Those behind a header of `len` bytes were read with it.
+fn store_ports(
+    a: &mut Assembler,
+    hook: Hook,
+    len: i32,
+    [ports, beyond, read, icmp, end]: [&'static str; 5],
+) {
     a.jump_if_equal(R7, 0, end);
     for protocol in [6, 17, 33, 132, 136, 1, 58] {
         a.jump_if_equal(R8, protocol, ports);
     }
     a.jump(end);
     a.label(ports);
+    a.load_32(R1, R10, HEADER + len as i16);
+    a.jump_if_not_equal(R7, len, beyond);
+    a.jump(read);
+    a.label(beyond);
     a.mov(R2, R7);
     load_header(a, hook, 4, end);
     a.load_32(R1, R10, HEADER);
+    a.label(read);
     a.swap_to_big_endian_32(R1);
     a.mov(R2, R1);
     a.shift_right_immediate(R2, 16);
@@ -530,23 +556,4 @@ pub(super) fn walk(a: &mut Assembler, steps: u32) {
     a.load_32(R7, R10, VERDICT);
     // There the log has it.
     a.store_32(R10, key(field::BEST), R7);
-}
-
-/// Counts the rule of verdict `R7`.
-pub(super) fn count(a: &mut Assembler, rules: usize) {
-    a.mov(R1, R7);
-    a.shift_right_immediate(R1, RULE_SHIFT as i32);
-    a.jump_if_not_equal(R1, NO_RULE as i32, "rule");
-    a.mov_immediate(R1, rules as i32);
-    a.label("rule");
-    a.store_32(R10, PLACE, R1);
-    a.load_map(R1, HITS);
-    a.address(R2, R10, PLACE);
-    a.call(Helper::MapLookup);
-    a.jump_if_equal(R0, 0, "drop");
-    a.mov(R8, R0);
-    a.mov_immediate(R1, 1);
-    a.atomic_add_64(R8, 0, R1);
-    a.call(Helper::KtimeGetNs);
-    a.store_64(R8, 8, R0);
 }

@@ -3,6 +3,7 @@
 use sidestep_filter::Graph;
 
 use super::groups::GroupNumbers;
+use super::hits::Counters;
 use super::log::Identity;
 
 /// What is put into force.
@@ -16,4 +17,11 @@ pub struct RuleSet<'a> {
     pub identity: Identity,
     /// The control groups that the rules name.
     pub groups: &'a GroupNumbers,
+}
+
+impl RuleSet<'_> {
+    pub(super) fn counters(&self) -> Counters {
+        // Without a number of CPUs they share.
+        Counters::of(self.rules, aya::util::nr_cpus().unwrap_or(1))
+    }
 }
