@@ -3,7 +3,7 @@
 //! * The link of a program of `setsockopt`, pinned: aya pins the links of other programs of a cgroup, but gives the
 //!   link of this kind out of its hands by nothing. One call attaches, one gives the link a name.
 //! * The link of a program to an interface by its number, and whether it was there already.
-//! * The programs that are attached to a cgroup, ours and others'.
+//! * The programs that are attached to a cgroup or an interface, ours and others'.
 //!
 //! *Source*: `union bpf_attr` of `linux/bpf.h`. The kernel takes what is cut off for zero.
 
@@ -13,6 +13,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+
+use sidestep_filter::Way;
 
 const LINK_CREATE: libc::c_long = 28;
 const OBJECT_PIN: libc::c_long = 6;
@@ -43,9 +45,12 @@ struct ObjectPin {
     flags: u32,
 }
 
+/// All of it is there, although the end is not asked for: of an interface the kernel tells `revision`, whatever length it is told.
 #[repr(C)]
+#[derive(Default)]
 struct ProgramQuery {
-    cgroup: u32,
+    /// A cgroup's descriptor, or an interface's index.
+    target: u32,
     attach_type: u32,
     query_flags: u32,
     /// The kernel's answer.
@@ -54,6 +59,11 @@ struct ProgramQuery {
     /// How many there is room for, then how many there are.
     count: u32,
     reserved: u32,
+    program_flags: u64,
+    link_ids: u64,
+    link_flags: u64,
+    /// The kernel's answer.
+    revision: u64,
 }
 
 /// Attaches a program beside those of others, at an interface before them, for as long as the link is held or has a
@@ -87,22 +97,34 @@ pub(crate) fn pin(link: &OwnedFd, at: &Path) -> io::Result<()> {
     call(OBJECT_PIN, &mut pin).map(drop)
 }
 
-/// The numbers of the programs of one kind (`enum bpf_attach_type`) that are attached to a cgroup itself.
+/// Programs that see packets, those that arrive or those that leave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum PacketHook<'a> {
+    /// Of a cgroup itself (`BPF_CGROUP_INET_INGRESS`, `BPF_CGROUP_INET_EGRESS`).
+    Cgroup(&'a File, Way),
+    /// Of the interface with this index (`BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`).
+    Interface(u32, Way),
+}
+
+/// The numbers of the programs that are attached there, in the order in which they are asked.
 ///
 /// # Errors
-/// As the kernel says.
-pub(crate) fn attached(cgroup: &File, attach_type: u32) -> io::Result<Vec<u32>> {
-    /// The kernel attaches no more to one (`BPF_CGROUP_MAX_PROGS`).
+/// As the kernel says. `EINVAL`: it knows no such hook.
+pub(crate) fn attached(to: PacketHook<'_>) -> io::Result<Vec<u32>> {
+    /// The kernel attaches no more to one (`BPF_CGROUP_MAX_PROGS`, `BPF_MPROG_MAX`).
     const PROGRAMS_MAX: usize = 64;
+    let place = |way: Way| u32::from(way == Way::Out);
+    let (target, attach_type) = match to {
+        PacketHook::Cgroup(cgroup, way) => (cgroup.as_raw_fd().cast_unsigned(), place(way)),
+        PacketHook::Interface(index, way) => (index, 46 + place(way)),
+    };
     let mut ids = vec![0; PROGRAMS_MAX];
     let mut query = ProgramQuery {
-        cgroup: cgroup.as_raw_fd().cast_unsigned(),
+        target,
         attach_type,
-        query_flags: 0,
-        attach_flags: 0,
         ids: ids.as_mut_ptr() as u64,
         count: PROGRAMS_MAX as u32,
-        reserved: 0,
+        ..ProgramQuery::default()
     };
     call(PROGRAM_QUERY, &mut query)?;
     ids.truncate(query.count as usize);

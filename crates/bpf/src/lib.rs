@@ -20,7 +20,7 @@
 //! | [`tcp_option`] | [`TcpOption`]: the TCP option of SMC, and the programs that write it |
 //! | [`filter`] | [`Filter`]: rules for the packets of all sockets, which stay when the process ends |
 //! | [`filter`] | [`Enforcement`]: rules for which bytes leave on unmarked sockets, as long as the process lives |
-//! | [`others`] | the programs for packets that others have attached to a cgroup |
+//! | [`others`] | the programs for packets that others have attached to a cgroup or an interface |
 //! | [`tables`] | services, and which of its targets takes what begins |
 //! | [`steering`] | [`Steering`]: connections to one address, given to listeners at others |
 //! | [`forwarding`] | [`Forwarding`]: packets to one address, sent on to hosts |
@@ -57,7 +57,7 @@ pub use filter::{
     RuleSet, Totals, is_denied, tell_partner, tell_protected,
 };
 pub use forwarding::{FLOWS_MAX, Flow, Forwarding, Hop, Lease, ROUTES_MAX, Tally};
-pub use others::{PacketProgram, packet_programs};
+pub use others::{PacketProgram, interface_programs, packet_programs};
 pub use sockmap::{Counters, Sockmap};
 pub use steering::Steering;
 pub use tables::programs::INDICES;

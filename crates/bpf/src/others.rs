@@ -1,19 +1,21 @@
-//! The programs for packets that are attached to a cgroup, ours and others'.
+//! The programs for packets that are attached to a cgroup or to an interface, ours and others'.
 //!
-//! A packet passes if all of them let it pass, so `sidestep filter show` tells of each. The kernel
-//! tells numbers, names of up to 15 characters, and which user has loaded one. It is asked alone: nothing is changed.
+//! A packet passes a cgroup if all of its programs let it pass, and an interface if each lets it pass to the next, so `sidestep filter
+//! show` tells of each. The kernel tells numbers, names of up to 15 characters, and which user has loaded one. It is asked
+//! alone: nothing is changed.
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::io;
 use std::path::Path;
 
 use aya::programs::{ProgramInfo, loaded_programs};
 use sidestep_filter::Way;
 
-use crate::bpf_call;
+use crate::bpf_call::{PacketHook, attached};
 use crate::error::BpfError;
 
-/// A program that sees the packets of a cgroup.
+/// A program that sees the packets of a cgroup or an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketProgram {
     /// The kernel's number for it.
@@ -26,8 +28,7 @@ pub struct PacketProgram {
     pub way: Way,
 }
 
-/// `BPF_CGROUP_INET_INGRESS` and `BPF_CGROUP_INET_EGRESS` of `linux/bpf.h`.
-const WAYS: [(Way, u32); 2] = [(Way::In, 0), (Way::Out, 1)];
+const WAYS: [Way; 2] = [Way::In, Way::Out];
 
 /// Those that are attached to each of these cgroups itself, with its place among them. A cgroup that has gone has none.
 ///
@@ -39,14 +40,40 @@ pub fn packet_programs<'a>(
     let mut found = Vec::new();
     for (place, cgroup) in cgroups.into_iter().enumerate() {
         let Ok(cgroup) = File::open(cgroup) else { continue };
-        for (way, kind) in WAYS {
-            let ids = bpf_call::attached(&cgroup, kind)
+        for way in WAYS {
+            let ids = attached(PacketHook::Cgroup(&cgroup, way))
                 .map_err(|error| BpfError::of_kernel("tell which programs a cgroup has", &error))?;
             found.extend(ids.into_iter().map(|id| (place, id, way)));
         }
     }
+    Ok(described(found))
+}
+
+/// Those of tcx at each of these interfaces of the calling thread's network namespace, told by their indices, with its place among
+/// them, in the order in which they are asked. Before Linux 6.6 there are none.
+///
+/// # Errors
+/// The kernel does not tell, or there is no such interface.
+pub fn interface_programs(interfaces: &[u32]) -> Result<Vec<(usize, PacketProgram)>, BpfError> {
+    let mut found = Vec::new();
+    for (place, &interface) in interfaces.iter().enumerate() {
+        for way in WAYS {
+            let ids = match attached(PacketHook::Interface(interface, way)) {
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => continue,
+                ids => ids.map_err(|error| {
+                    BpfError::of_kernel("tell which programs an interface has", &error)
+                })?,
+            };
+            found.extend(ids.into_iter().map(|id| (place, id, way)));
+        }
+    }
+    Ok(described(found))
+}
+
+/// What the kernel tells of the programs with these numbers.
+fn described(found: Vec<(usize, u32, Way)>) -> Vec<(usize, PacketProgram)> {
     if found.is_empty() {
-        return Ok(Vec::new());
+        return Vec::new();
     }
     let known: HashMap<u32, ProgramInfo> =
         loaded_programs().filter_map(Result::ok).map(|info| (info.id(), info)).collect();
@@ -56,5 +83,5 @@ pub fn packet_programs<'a>(
         let user = info.and_then(ProgramInfo::created_by_uid);
         (place, PacketProgram { id, name, user, way })
     };
-    Ok(found.into_iter().map(program).collect())
+    found.into_iter().map(program).collect()
 }

@@ -1,11 +1,15 @@
 //! `sidestep filter` from outside: lists in files, and packets of a control group in a network
 //! namespace with a BPF file system of its own.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 use sidestep_bpf::{Cgroup, Filter, GroupNumbers, RuleSet};
 use sidestep_filter::{Names, RuleList, compile};
@@ -242,12 +246,7 @@ fn programs_of_others_are_shown_and_metrics_are_told() {
     assert_eq!(others(), Vec::<Value>::new());
     assert_eq!(show()["packets_denied"], 1);
 
-    let pins = format!("/proc/{}/root/sys/fs/bpf/other", host.keeper.id());
-    let list = RuleList::parse("default permit").unwrap();
-    let graph = compile(&list, &Nobody).unwrap().graph;
-    let groups = GroupNumbers::default();
-    let set = RuleSet { graph: &graph, rules: 0, identity: [1; 7], groups: &groups };
-    let other = Filter::attach(Path::new(&pins), host.cgroup.path(), &set).unwrap();
+    let other = host.attach_other("default permit");
     let others = others();
     let names: Vec<_> = others.iter().map(|it| &it["name"]).collect();
     assert_eq!(names, ["gate_in", "gate_out"]);
@@ -468,6 +467,30 @@ fn forwarded_packets_are_judged_shown_and_counted() {
     let test = host.sidestep("test udp 10.1.0.1:9 10.2.0.7:53 forwarded --on to-net").1;
     assert!(test.contains("deny: line 1: deny udp any any:53 forwarded"), "{test}");
 
+    // A program of another at the interface is shown, and a packet passes if both let it pass.
+    let other = host.attach_other("deny udp any any:54 forwarded");
+    host.within_network(|| {
+        let index = nix::net::if_::if_nametoindex("to-net").unwrap();
+        other.judge_forwarded(&[index]).unwrap();
+    });
+    neighbour.send(54);
+    assert_eq!(counts(&show()), [Some(1), Some(2)], "the other one is asked first, and drops it");
+    assert_eq!(other.totals().unwrap().forwarded_denied, 1);
+    neighbour.send(53);
+    assert_eq!(other.totals().unwrap().forwarded_permitted, 1);
+    assert_eq!(counts(&show()), [Some(1), Some(3)], "what the other one permits is judged here");
+    let others = show()["other_programs"].clone();
+    let of_interface: Vec<&Value> =
+        others.as_array().unwrap().iter().filter(|it| it["interface"] == "to-net").collect();
+    assert_eq!(of_interface.len(), 1);
+    assert_eq!(of_interface[0]["name"], "gate_forwarded");
+    assert_eq!(
+        (&of_interface[0]["way"], &of_interface[0]["is_asked_first"]),
+        (&"out".into(), &true.into())
+    );
+    assert!(host.sidestep("show").1.contains("at to-net, asked first: "));
+    other.remove().unwrap();
+
     // What is not confirmed is taken back here as well; without a word the configuration decides.
     let (status, _, _) = host.sidestep(&format!("{apply} --confirm 1s"));
     assert_eq!(status, Some(1));
@@ -476,7 +499,7 @@ fn forwarded_packets_are_judged_shown_and_counted() {
         serde_json::json!([{"interface": "to-net", "is_judged": true}])
     );
     neighbour.send(53);
-    assert_eq!(counts(&show())[1], Some(3));
+    assert_eq!(counts(&show())[1], Some(4));
     let configuration = host.place.file("sidestep.toml", "[filter]\nforwarded = [\"to-us\"]\n");
     let apply = format!("{apply} --config {}", configuration.display());
     assert_eq!(host.sidestep(&apply).0, Some(0));
@@ -503,7 +526,7 @@ fn what_is_not_confirmed_is_taken_back() {
         let begin = Instant::now();
         while child.try_wait().unwrap().is_none() {
             assert!(begin.elapsed() < HANG, "it waits for ever");
-            std::thread::sleep(Duration::from_millis(20));
+            thread::sleep(Duration::from_millis(20));
         }
         drop(stdin);
         child.wait().unwrap().code()
@@ -573,6 +596,28 @@ impl Host {
         outcome(&mut self.command(words))
     }
 
+    /// The filter of another program, for the same group.
+    fn attach_other(&self, rules: &str) -> Filter {
+        let pins = format!("/proc/{}/root/sys/fs/bpf/other", self.keeper.id());
+        let list = RuleList::parse(rules).unwrap();
+        let graph = compile(&list, &Nobody).unwrap().graph;
+        let groups = GroupNumbers::default();
+        let rules = list.rules.len();
+        let set = RuleSet { graph: &graph, rules, identity: [1; 7], groups: &groups };
+        Filter::attach(Path::new(&pins), self.cgroup.path(), &set).unwrap()
+    }
+
+    /// Does something on a thread in the network namespace.
+    fn within_network(&self, work: impl FnOnce() + Send) {
+        let namespace = File::open(format!("/proc/{}/ns/net", self.keeper.id())).unwrap();
+        let kind = Some(LinkNameSpaceType::Network);
+        let entered = || {
+            move_into_link_name_space(namespace.as_fd(), kind).unwrap();
+            work();
+        };
+        thread::scope(|scope| scope.spawn(entered).join().unwrap());
+    }
+
     /// What an agent in the namespaces tells Prometheus.
     fn metrics(&self) -> String {
         let mut command = self.within(Path::new(env!("CARGO_BIN_EXE_sidestep")));
@@ -589,7 +634,7 @@ impl Host {
                 break text;
             }
             assert!(begin.elapsed() < HANG, "{errors}");
-            std::thread::sleep(Duration::from_millis(50));
+            thread::sleep(Duration::from_millis(50));
         };
         terminate(&agent);
         agent.wait().unwrap();

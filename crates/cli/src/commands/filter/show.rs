@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use serde_json::json;
-use sidestep_bpf::{Cgroup, Filter, Hits, PacketProgram, Totals, packet_programs};
-use sidestep_filter::{Names, Rule};
+use sidestep_bpf::{
+    Cgroup, Filter, Hits, PacketProgram, Totals, interface_programs, packet_programs,
+};
+use sidestep_filter::{Names, Rule, Way};
 
 use super::answer::{FilterError, counted, say, say_json};
 use super::control_groups::directories;
-use super::in_force::{InForce, name_of};
+use super::in_force::{About, InForce, name_of};
 use super::links;
 use super::source::Machine;
 use crate::accounts;
@@ -32,7 +34,7 @@ pub(super) fn show(args: &FilterShowArgs) -> Result<(), FilterError> {
     let (file, cgroup) = (about.file.display(), about.cgroup.display());
     let applied = Timestamp::from_second(about.applied_s).unwrap_or_default();
     let totals = filter.totals()?;
-    let others = Others::find(&filter, &about.cgroup)?;
+    let others = Others::find(&filter, &about)?;
     let forwarded = Forwarded::find(&filter, &about.forwarded)?;
     let derived = links::rules();
     if args.json {
@@ -118,19 +120,21 @@ impl Forwarded {
     }
 }
 
-/// The programs that see the filter's packets beside it, each with the control group it is attached to.
-struct Others(Vec<(PathBuf, PacketProgram)>);
+/// The programs that see the filter's packets beside it, each with where it is attached.
+struct Others(Vec<(Hook, PacketProgram)>);
+
+/// Where programs of others see packets.
+enum Hook {
+    Cgroup(PathBuf),
+    /// An interface where forwarded packets leave, by name; whether its program is asked before the filter.
+    Interface(String, bool),
+}
 
 impl Others {
-    /// Those of the filter's control group, of those below, and of those around it.
-    fn find(filter: &Filter, cgroup: &Path) -> Result<Self, FilterError> {
-        let root = Cgroup::root()?;
-        let around = cgroup.ancestors().skip(1).take_while(|path| path.starts_with(&root));
-        let groups: Vec<PathBuf> = around.map(Path::to_owned).chain(directories(cgroup)).collect();
-        let ours = filter.packet_programs()?;
-        let programs = packet_programs(groups.iter().map(PathBuf::as_path))?;
-        let others = programs.into_iter().filter(|(_, program)| !ours.contains(&program.id));
-        Ok(Self(others.map(|(place, program)| (groups[place].clone(), program)).collect()))
+    fn find(filter: &Filter, about: &About) -> Result<Self, FilterError> {
+        let mut others = at_cgroups(filter, &about.cgroup)?;
+        others.extend(at_interfaces(filter, &about.forwarded)?);
+        Ok(Self(others))
     }
 
     fn to_text(&self) -> String {
@@ -140,19 +144,31 @@ impl Others {
         let mut text =
             "Programs of others see packets as well, and one passes if all let it pass:\n"
                 .to_owned();
-        for (group, PacketProgram { id, name, user, way }) in &self.0 {
+        for (hook, PacketProgram { id, name, user, way }) in &self.0 {
             let name = if name.is_empty() { "without a name" } else { name };
             let user = user.map_or_else(|| "an unknown user".to_owned(), accounts::name_of);
-            let group = group.display();
-            text += &format!("  {way:<3}  {name}, number {id}, loaded by {user}, at {group}\n");
+            let hook = match hook {
+                Hook::Cgroup(path) => path.display().to_string(),
+                Hook::Interface(name, false) => name.clone(),
+                Hook::Interface(name, true) => {
+                    format!("{name}, asked first: it can let packets pass without the filter")
+                }
+            };
+            text += &format!("  {way:<3}  {name}, number {id}, loaded by {user}, at {hook}\n");
         }
         text
     }
 
     fn to_json(&self) -> serde_json::Value {
-        let program = |(group, program): &(PathBuf, PacketProgram)| {
+        let program = |(hook, program): &(Hook, PacketProgram)| {
+            let (cgroup, interface, is_asked_first) = match hook {
+                Hook::Cgroup(path) => (Some(path), None, false),
+                Hook::Interface(name, is_asked_first) => (None, Some(name), *is_asked_first),
+            };
             json!({
-                "cgroup": group,
+                "cgroup": cgroup,
+                "interface": interface,
+                "is_asked_first": is_asked_first,
                 "id": program.id,
                 "name": program.name,
                 "user": program.user.map(accounts::name_of),
@@ -161,6 +177,42 @@ impl Others {
         };
         self.0.iter().map(program).collect()
     }
+}
+
+/// Those of the filter's control group, of those below, and of those around it.
+fn at_cgroups(filter: &Filter, cgroup: &Path) -> Result<Vec<(Hook, PacketProgram)>, FilterError> {
+    let root = Cgroup::root()?;
+    let around = cgroup.ancestors().skip(1).take_while(|path| path.starts_with(&root));
+    let groups: Vec<PathBuf> = around.map(Path::to_owned).chain(directories(cgroup)).collect();
+    let ours = filter.packet_programs()?;
+    let programs = packet_programs(groups.iter().map(PathBuf::as_path))?;
+    let others = programs.into_iter().filter(|(_, program)| !ours.contains(&program.id));
+    Ok(others.map(|(place, program)| (Hook::Cgroup(groups[place].clone()), program)).collect())
+}
+
+/// Those at the interfaces where forwarded packets leave.
+fn at_interfaces(
+    filter: &Filter,
+    names: &[String],
+) -> Result<Vec<(Hook, PacketProgram)>, FilterError> {
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let machine = Machine::default();
+    let known = names.iter().filter_map(|name| Some((name, machine.interface(name)?)));
+    let (names, indices): (Vec<&String>, Vec<u32>) = known.unzip();
+    let ours = filter.forwarded_program()?;
+    let programs = interface_programs(&indices)?;
+    let place_of_ours = |place: usize| {
+        programs.iter().position(|(other, program)| *other == place && program.id == ours)
+    };
+    let others = programs.iter().enumerate().filter(|(_, (_, program))| program.id != ours);
+    let hook = |(order, (place, program)): (usize, &(usize, PacketProgram))| {
+        let is_first =
+            program.way == Way::Out && place_of_ours(*place).is_some_and(|it| order < it);
+        (Hook::Interface(names[*place].clone(), is_first), program.clone())
+    };
+    Ok(others.map(hook).collect())
 }
 
 pub(super) fn list(args: &FilterShowArgs) -> Result<(), FilterError> {
