@@ -20,6 +20,7 @@
 //! | [`tcp_option`] | [`TcpOption`]: the TCP option of SMC, and the programs that write it |
 //! | [`filter`] | [`Filter`]: rules for the packets of all sockets, which stay when the process ends |
 //! | [`filter`] | [`Enforcement`]: rules for which bytes leave on unmarked sockets, as long as the process lives |
+//! | [`detached`] | [`DetachedFileSystem`]: where what is pinned goes with the process |
 //! | [`others`] | the programs for packets that others have attached to a cgroup or an interface |
 //! | [`tables`] | services, and which of its targets takes what begins |
 //! | [`steering`] | [`Steering`]: connections to one address, given to listeners at others |
@@ -27,7 +28,7 @@
 //! | [`cgroup`] | [`Cgroup`]: the group of processes whose sockets are meant |
 //!
 //! All of this needs privilege (CAP_BPF and CAP_NET_ADMIN, and the right to make a
-//! cgroup); [`available`] says in words what is lacking. But for the [`Filter`] nothing outlives
+//! cgroup); [`available`] says in words what is lacking. But for the [`Filter`] with a place nothing outlives
 //! the process: programs and links are descriptors, and the cgroup's directory is removed on drop.
 
 // The system calls of `bpf_call`.
@@ -37,6 +38,7 @@ mod assembler;
 mod bpf_call;
 mod btf;
 mod cgroup;
+mod detached;
 mod error;
 mod filter;
 mod forwarding;
@@ -51,6 +53,7 @@ mod tables;
 mod tcp_option;
 
 pub use cgroup::Cgroup;
+pub use detached::DetachedFileSystem;
 pub use error::BpfError;
 pub use filter::{
     Enforcement, Filter, GroupNumbers, Hits, Identity, LINES_MAX, Log, LogLine, NumberedGroup,

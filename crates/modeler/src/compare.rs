@@ -59,6 +59,8 @@ pub struct CellKey {
     pub rmbe: Option<u32>,
     /// What else wanted the CPUs.
     pub contention: Contention,
+    /// Rules of the filter; 0: there was none.
+    pub filter_rules: u32,
 }
 
 /// One cell in both documents.
@@ -262,22 +264,35 @@ fn verdict(difference: &LogDifference, measure: Measure, margin: f64) -> Verdict
 
 /// Cells that would belong together but for what else wanted the CPUs.
 fn under_others(only_a: &[&Cell], only_b: &[&Cell]) -> Vec<String> {
-    let without = |cell: &Cell| CellKey { contention: Contention::NONE, ..CellKey::of(cell) };
+    let without = |cell: &Cell| CellKey {
+        contention: Contention::NONE,
+        filter_rules: 0,
+        ..CellKey::of(cell)
+    };
+    let others = |cell: &Cell| circumstances(&cell.contention, cell.filter_rules);
     let mut warnings = Vec::new();
     for a in only_a {
         let alike = only_b.iter().filter(|b| without(b) == without(a));
-        let theirs: Vec<String> = alike.map(|b| b.contention.to_string()).collect();
+        let theirs: Vec<String> = alike.map(|b| others(b)).collect();
         if !theirs.is_empty() {
             warnings.push(format!(
-                "{} is not compared: it was measured under other neighbours or limits, A: `{}`, \
-                 B: `{}`",
+                "{} is not compared: it was measured under other neighbours, limits or filters, \
+                 A: `{}`, B: `{}`",
                 without(a),
-                a.contention,
+                others(a),
                 theirs.join("`, `")
             ));
         }
     }
     warnings
+}
+
+/// `2 neighbours`, `no neighbours, 1000 filter rules`.
+fn circumstances(contention: &Contention, filter_rules: u32) -> String {
+    match filter_rules {
+        0 => contention.to_string(),
+        rules => format!("{contention}, {rules} filter rules"),
+    }
 }
 
 fn warnings(a: &Document, b: &Document, both: &[(&Cell, &Cell)]) -> Vec<String> {
@@ -327,19 +342,20 @@ impl CellKey {
             transport: cell.transport,
             rmbe: cell.rmbe,
             contention: cell.contention.clone(),
+            filter_rules: cell.filter_rules,
         }
     }
 }
 
 impl fmt::Display for CellKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { workload, model, transport, rmbe, contention } = self;
+        let Self { workload, model, transport, rmbe, contention, filter_rules } = self;
         write!(f, "{workload} over {transport} ({model}")?;
         if let Some(rmbe) = rmbe {
             write!(f, ", RMBE {rmbe}")?;
         }
-        if *contention != Contention::NONE {
-            write!(f, ", {contention}")?;
+        if (contention, *filter_rules) != (&Contention::NONE, 0) {
+            write!(f, ", {}", circumstances(contention, *filter_rules))?;
         }
         f.write_str(")")
     }

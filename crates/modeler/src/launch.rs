@@ -58,8 +58,8 @@ pub struct Launcher {
 pub struct Confines {
     /// The CPUs; none: those of this process.
     pub cpus: CpuList,
-    /// The directory of the group; `None`: that of this process.
-    pub cpu_group: Option<PathBuf>,
+    /// The directory of the group, which limits them or judges their packets; `None`: that of this process.
+    pub cgroup: Option<PathBuf>,
 }
 
 /// How long a worker may take for what is asked of it.
@@ -299,7 +299,7 @@ impl Confines {
     pub(crate) fn entering(
         &self,
     ) -> Result<impl Fn() -> io::Result<()> + Send + Sync + 'static, WorkerError> {
-        let group = self.cpu_group.as_deref().map(open_cgroup).transpose()?;
+        let group = self.cgroup.as_deref().map(open_cgroup).transpose()?;
         let cpus = self.cpus.clone();
         Ok(move || {
             group.as_ref().map_or(Ok(()), enter_cgroup)?;

@@ -35,9 +35,25 @@ pub struct Entry {
     pub conduct: Conduct,
     /// What else wants the CPUs meanwhile.
     pub contention: Contention,
+    /// Rules of an IP filter that judges each packet of clients and servers, and of which none matches but
+    /// the last: at most [`FILTER_RULES_MAX`]; 0: there is no filter.
+    pub filter_rules: u32,
     /// What is required of SMC against TCP, by figure.
     pub required: BTreeMap<Figure, Requirement>,
 }
+
+impl Entry {
+    /// Nothing else tells it from the other: the runs of such entries take turns, so that what the filter costs is
+    /// seen in pairs.
+    #[must_use]
+    pub fn differs_by_filter_alone(&self, other: &Self) -> bool {
+        let filter_rules = other.filter_rules;
+        self.filter_rules != filter_rules && Self { filter_rules, ..self.clone() } == *other
+    }
+}
+
+/// The most rules that a filter may have.
+pub const FILTER_RULES_MAX: u32 = 1_000_000;
 
 /// What the ratio of a figure, SMC ÷ TCP, has to be: at least, where more is better,
 /// otherwise at most.

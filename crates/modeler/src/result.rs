@@ -34,6 +34,9 @@ pub struct Document {
     pub results: Vec<Cell>,
     /// Transports set against the baseline.
     pub comparisons: Vec<Comparison>,
+    /// Workloads under an IP filter, set against the same without.
+    #[serde(default)]
+    pub filtered: Vec<Filtered>,
 }
 
 /// The machine and its moods: how far the figures can be trusted.
@@ -86,6 +89,9 @@ pub struct Cell {
     /// What else wanted the CPUs.
     #[serde(default)]
     pub contention: Contention,
+    /// Rules of the IP filter that judged each packet; 0: there was none.
+    #[serde(default)]
+    pub filter_rules: u32,
     /// Runs that were measured.
     pub runs: u32,
     /// Transactions per second over the runs.
@@ -275,6 +281,9 @@ pub struct Comparison {
     /// What else wanted the CPUs.
     #[serde(default)]
     pub contention: Contention,
+    /// Rules of the IP filter that judged each packet; 0: there was none.
+    #[serde(default)]
+    pub filter_rules: u32,
     /// What is compared.
     pub a: Transport,
     /// The baseline.
@@ -313,6 +322,38 @@ pub struct Comparison {
     /// What the suite requires of this comparison, with a verdict.
     #[serde(default)]
     pub required: Vec<Required>,
+}
+
+/// A workload under an IP filter set against the same without one: ratios with / without, each the median of
+/// the ratios of the pairs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Filtered {
+    /// The workload.
+    pub workload: String,
+    /// How the bytes were to travel.
+    pub transport: Transport,
+    /// How the clients were made.
+    pub model: Model,
+    /// Receive buffer (RMBE) that was asked for, in bytes; `null`: the default.
+    pub rmbe: Option<u32>,
+    /// What else wanted the CPUs.
+    pub contention: Contention,
+    /// Rules of the filter: at least 1.
+    pub filter_rules: u32,
+    /// Transactions per second.
+    pub throughput_ratio: f64,
+    /// Bounds of `throughput_ratio` at 95 % (paired bootstrap).
+    pub ci95: [f64; 2],
+    /// Mean response time.
+    pub response_ratio: f64,
+    /// Its bounds at 95 %.
+    pub response_ci95: [f64; 2],
+    /// CPU time of both sides for one transaction.
+    pub cpu_ratio: f64,
+    /// Its bounds at 95 %.
+    pub cpu_ci95: [f64; 2],
+    /// What IBM has published for this workload under so many rules, with a verdict on ours.
+    pub published: Vec<Published>,
 }
 
 /// What is required of a ratio, and what it is.

@@ -4,7 +4,8 @@
 //!
 //! Each entry of a plan is run to its end before the next. Within it transports take
 //! turns in the order of the plan, `A B A B …`; a turn of all is a *pair*, and what
-//! is compared later is the two runs of one pair.
+//! is compared later is the two runs of one pair. Entries that differ by the filter alone
+//! take turns as well, so a pair has a run of each transport under each filter.
 //!
 //! The order is the same in every pair. Turning it round (`A B B A`) would cancel a
 //! steady drift, but it also makes two kinds of pairs: half of the runs would follow a
@@ -46,9 +47,9 @@ pub use comparison::PublishedFor;
 pub use outcome::{OutcomeError, RunOutcome};
 
 use self::cell::Series;
-use self::comparison::comparison;
+use self::comparison::{comparison, filtered};
 use crate::plan::{Entry, Extent, Model, Pace, Plan, Transport};
-use crate::result::{self, Cell, Comparison, Document, Machine};
+use crate::result::{self, Cell, Comparison, Document, Filtered, Machine};
 
 /// Makes single runs.
 pub trait Executor {
@@ -156,6 +157,8 @@ pub struct SessionOutcome {
     pub results: Vec<Cell>,
     /// Each transport against the baseline, where they have pairs.
     pub comparisons: Vec<Comparison>,
+    /// Each filter against none, where they have pairs.
+    pub filtered: Vec<Filtered>,
     /// Every attempt that failed, in order.
     pub failures: Vec<Failure>,
 }
@@ -167,6 +170,8 @@ pub struct Failure {
     pub workload: String,
     /// How the clients were made.
     pub model: Model,
+    /// Rules of the filter; 0: there was to be none.
+    pub filter_rules: u32,
     /// How the bytes were to travel.
     pub transport: Transport,
     /// The number of its pair, from 0.
@@ -191,30 +196,36 @@ impl<'a> Session<'a> {
     #[must_use]
     pub fn run(mut self, published: &PublishedFor<'_>) -> SessionOutcome {
         self.observer.session_begins(&Estimate::of(self.plan));
-        let plan = self.plan;
-        for (index, entry) in plan.entries.iter().enumerate() {
-            let all = self.all_runs(index, entry);
+        let (plan, mut number) = (self.plan, 0);
+        for entries in plan.entries.chunk_by(Entry::differs_by_filter_alone) {
+            let all = self.all_runs(&mut number, entries);
             let cells: Vec<Cell> = all.into_iter().filter_map(Series::into_cell).collect();
-            self.outcome.comparisons.extend(comparisons(plan, entry, &cells, published));
+            for entry in entries {
+                let of_entry = cells.iter().filter(|cell| cell.filter_rules == entry.filter_rules);
+                let of_entry: Vec<&Cell> = of_entry.collect();
+                self.outcome.comparisons.extend(comparisons(plan, entry, &of_entry, published));
+            }
+            self.outcome.filtered.extend(under_filters(&cells));
             self.outcome.results.extend(cells);
         }
         self.outcome
     }
 
-    /// The runs of one entry over all transports, A B A B.
-    fn all_runs(&mut self, index: usize, entry: &'a Entry) -> Vec<Series<'a>> {
+    /// The runs of entries that take turns over all transports, A B A B. `number` is that of the first, then of the
+    /// one behind the last.
+    fn all_runs(&mut self, number: &mut u64, entries: &'a [Entry]) -> Vec<Series<'a>> {
         let plan = self.plan;
-        let mut all: Vec<_> =
-            plan.transports.iter().map(|&transport| Series::new(entry, transport)).collect();
-        let mut number = index as u64 * u64::from(plan.runs) * all.len() as u64;
+        let of_entry =
+            |entry| plan.transports.iter().map(move |&transport| Series::new(entry, transport));
+        let mut all: Vec<Series<'a>> = entries.iter().flat_map(of_entry).collect();
         for pair in 0..plan.runs {
             for series in &mut all {
-                let transport = series.transport();
-                let run = Run { number, entry, transport, pair, attempt: 1 };
+                let (entry, transport) = (series.entry(), series.transport());
+                let run = Run { number: *number, entry, transport, pair, attempt: 1 };
                 if !series.is_given_up() {
                     self.run_until_done(run, series);
                 }
-                number += 1;
+                *number += 1;
             }
         }
         all
@@ -243,7 +254,7 @@ impl<'a> Session<'a> {
 fn comparisons(
     plan: &Plan,
     entry: &Entry,
-    cells: &[Cell],
+    cells: &[&Cell],
     published: &PublishedFor<'_>,
 ) -> Vec<Comparison> {
     let Some(baseline) = cells.iter().find(|cell| cell.transport == plan.baseline) else {
@@ -254,6 +265,17 @@ fn comparisons(
         .filter(|cell| cell.transport != plan.baseline)
         .filter_map(|cell| comparison(entry, cell, baseline, published))
         .collect()
+}
+
+/// Of cells that differ by the filter and the transport alone, each with a filter against that without.
+fn under_filters(cells: &[Cell]) -> impl Iterator<Item = Filtered> {
+    let without = |with: &Cell| {
+        cells.iter().find(|cell| cell.filter_rules == 0 && cell.transport == with.transport)
+    };
+    cells
+        .iter()
+        .filter(|cell| cell.filter_rules > 0)
+        .filter_map(move |with| filtered(with, without(with)?))
 }
 
 impl SessionOutcome {
@@ -276,6 +298,7 @@ impl SessionOutcome {
             suite,
             results: self.results,
             comparisons: self.comparisons,
+            filtered: self.filtered,
         }
     }
 }
@@ -285,6 +308,7 @@ impl Failure {
         Self {
             workload: run.entry.workload.to_string(),
             model: run.entry.model,
+            filter_rules: run.entry.filter_rules,
             transport: run.transport,
             pair: run.pair,
             error,
@@ -295,9 +319,13 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let under = match self.filter_rules {
+            0 => String::new(),
+            rules => format!(" under {rules} filter rules"),
+        };
         write!(
             f,
-            "{} over {} ({}), run {}: {}; {}",
+            "{} over {} ({}){under}, run {}: {}; {}",
             self.workload,
             self.transport,
             self.model,

@@ -48,9 +48,18 @@ pub struct Suite {
     /// Sentences for the reader of the report: what was published besides and has no
     /// verdict, and why not.
     pub context: Vec<String>,
-    /// What is measured, in this order: at least one. Workload, model, RMBE and contention
+    /// What is measured, in this order: at least one. Workload, model, RMBE, contention and filter
     /// are never the same in two.
     pub entries: Vec<SuiteEntry>,
+}
+
+/// What takes the place of an entry's own keys.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "see the fields of `SuiteEntry` of these names")]
+pub struct Overrides<'a> {
+    pub models: Option<&'a [Model]>,
+    pub neighbours: Option<&'a [Neighbours]>,
+    pub filter_rules: Option<&'a [u32]>,
 }
 
 /// A suite that cannot be had.
@@ -132,36 +141,44 @@ impl Suite {
     }
 
     /// What a measurement of this suite runs. `base` and `contention` have all that the
-    /// entries do not say themselves; `models` and `neighbours` take the place of theirs.
+    /// entries do not say themselves.
     ///
-    /// Results are told apart by workload, model, RMBE and contention. Of entries that
+    /// Results are told apart by workload, model, RMBE, contention and filter. Of entries that
     /// become alike in these by what is given here, the first stays.
     #[must_use]
     pub fn entries_with(
         &self,
         base: &Conduct,
         contention: &Contention,
-        models: Option<&[Model]>,
-        neighbours: Option<&[Neighbours]>,
+        overrides: Overrides<'_>,
     ) -> Vec<Entry> {
+        let Overrides { models, neighbours, filter_rules } = overrides;
         let mut seen = HashSet::new();
         let mut entries = Vec::new();
         for entry in &self.entries {
             let contentions = entry.contentions(contention, neighbours);
+            let filters = match filter_rules.unwrap_or(&entry.filter_rules) {
+                [] => &[0],
+                filters => filters,
+            };
             for &model in models.unwrap_or(&entry.models) {
                 for conduct in entry.conducts(base) {
-                    entries.extend(contentions.iter().map(|contention| Entry {
-                        workload: entry.workload,
-                        model,
-                        conduct: conduct.clone(),
-                        contention: contention.clone(),
-                        required: entry.required.clone(),
-                    }));
+                    for contention in &contentions {
+                        entries.extend(filters.iter().map(|&filter_rules| Entry {
+                            workload: entry.workload,
+                            model,
+                            conduct: conduct.clone(),
+                            contention: contention.clone(),
+                            filter_rules,
+                            required: entry.required.clone(),
+                        }));
+                    }
                 }
             }
         }
-        let key = |Entry { workload, model, conduct, contention, .. }: &Entry| {
-            (*workload, *model, conduct.rmbe_len, contention.clone())
+        let key = |entry: &Entry| {
+            let Entry { workload, model, conduct, contention, filter_rules, .. } = entry;
+            (*workload, *model, conduct.rmbe_len, contention.clone(), *filter_rules)
         };
         entries.retain(|entry| seen.insert(key(entry)));
         entries
@@ -199,8 +216,7 @@ mod tests {
         let entries = Suite::builtin(suite).unwrap().entries_with(
             &Conduct::default(),
             &Contention::NONE,
-            None,
-            None,
+            Overrides::default(),
         );
         entries.iter().map(|entry| entry.workload.to_string()).collect()
     }
@@ -218,7 +234,8 @@ mod tests {
     #[test]
     fn smc_r_2013_has_its_workloads_in_two_models_and_two_receive_buffers() {
         let suite = Suite::builtin("smc-r-2013").unwrap();
-        let entries = suite.entries_with(&Conduct::default(), &Contention::NONE, None, None);
+        let entries =
+            suite.entries_with(&Conduct::default(), &Contention::NONE, Overrides::default());
         let shown: Vec<_> = entries
             .iter()
             .map(|entry| (entry.workload.to_string(), entry.model, entry.conduct.rmbe_len))
@@ -243,6 +260,9 @@ mod tests {
             "STR3(20MB/1B)",
             "RR60(4KB/4KB)",
             "CRR40(64B/8KB)",
+            "CRR40(64B/8KB)",
+            "CRR40(64B/8KB)",
+            "CRR40(64B/8KB)",
             "STR6(1B/20MB)",
             "RR10(4KB/4KB)",
             "RR50(256KB/256KB)",
@@ -258,17 +278,32 @@ mod tests {
     }
 
     #[test]
+    fn filters_of_an_entry_follow_each_other_and_yield_to_the_command_line() {
+        let suite = Suite::builtin("zos-3.1").unwrap();
+        let rules = |filter_rules: Option<&[u32]>| -> Vec<u32> {
+            let overrides = Overrides { filter_rules, ..Overrides::default() };
+            let entries = suite.entries_with(&Conduct::default(), &Contention::NONE, overrides);
+            let short = entries.iter().filter(|it| it.workload.to_string() == "CRR40(64B/8KB)");
+            short.map(|entry| entry.filter_rules).collect()
+        };
+        assert_eq!(rules(None), [0, 1_000, 10_000, 100_000]);
+        assert_eq!(rules(Some(&[7, 0])), [7, 0]);
+    }
+
+    #[test]
     fn a_stand_in_for_an_application_gets_no_verdicts() {
         let suite = Suite::builtin("friendly-bank").unwrap();
         assert!(!suite.context.is_empty());
-        for entry in suite.entries_with(&Conduct::default(), &Contention::NONE, None, None) {
+        for entry in
+            suite.entries_with(&Conduct::default(), &Contention::NONE, Overrides::default())
+        {
             assert!(!published::comparable(&entry.conduct), "{}", entry.workload);
         }
         assert!(suite.entries.iter().all(|entry| entry.published.is_empty()));
     }
 
     /// The promise is five minutes for a whole suite, ten for `busy`, which measures each
-    /// workload beside five numbers of neighbours, with what the command line has by
+    /// workload beside five numbers of neighbours, six for `zos-3.1`, which measures one under four filters, with what the command line has by
     /// default: five runs over each of two transports. A run takes its warm-up, its
     /// measured time, and up to `START` until its workers have started and connected.
     #[test]
@@ -277,13 +312,18 @@ mod tests {
         const TRANSPORTS: u32 = 2;
         const START: Duration = Duration::from_millis(300);
         for suite in builtins() {
-            let entries = suite.entries_with(&Conduct::default(), &Contention::NONE, None, None);
+            let entries =
+                suite.entries_with(&Conduct::default(), &Contention::NONE, Overrides::default());
             let run = |entry: &Entry| match entry.conduct.extent {
                 Extent::Time { warmup, measured } => START + warmup + measured,
                 Extent::Count { .. } => panic!("{}: a count has no end", entry.workload),
             };
             let took = entries.iter().map(run).sum::<Duration>() * RUNS * TRANSPORTS;
-            let minutes = if suite.name == "busy" { 10 } else { 5 };
+            let minutes = match suite.name.as_str() {
+                "busy" => 10,
+                "zos-3.1" => 6,
+                _ => 5,
+            };
             assert!(took < Duration::from_secs(60 * minutes), "{}: {took:?}", suite.name);
         }
     }
@@ -323,8 +363,9 @@ mod tests {
         let contention = Contention::NONE;
         let required = BTreeMap::new();
         let model = Model::EventLoop;
-        let entry = Entry { workload, model, conduct: expected, contention, required };
-        assert_eq!(suite.entries_with(&base, &Contention::NONE, None, None), [entry]);
+        let conduct = expected;
+        let entry = Entry { workload, model, conduct, contention, filter_rules: 0, required };
+        assert_eq!(suite.entries_with(&base, &Contention::NONE, Overrides::default()), [entry]);
     }
 
     #[test]
@@ -342,7 +383,7 @@ mod tests {
             ipv6: true,
             rmbe_len: Some(32 << 10),
         };
-        let entries = suite.entries_with(&base, &Contention::NONE, None, None);
+        let entries = suite.entries_with(&base, &Contention::NONE, Overrides::default());
         assert_eq!(entries.len(), 1);
         assert_eq!((entries[0].model, &entries[0].conduct), (Model::Threads, &base));
     }
@@ -353,7 +394,7 @@ mod tests {
         let count = Extent::Count { warmup: 1, measured: 10 };
         let base = Conduct { extent: count, ..Conduct::default() };
         assert_eq!(
-            suite.entries_with(&base, &Contention::NONE, None, None)[0].conduct.extent,
+            suite.entries_with(&base, &Contention::NONE, Overrides::default())[0].conduct.extent,
             count
         );
     }
@@ -374,8 +415,8 @@ mod tests {
             "#,
         );
         let models = [Model::Processes, Model::EventLoop, Model::Processes];
-        let entries =
-            suite.entries_with(&Conduct::default(), &Contention::NONE, Some(&models), None);
+        let overrides = Overrides { models: Some(&models), ..Overrides::default() };
+        let entries = suite.entries_with(&Conduct::default(), &Contention::NONE, overrides);
         let shown: Vec<_> = entries
             .iter()
             .map(|entry| (entry.workload.clients, entry.model, entry.conduct.chunk_len))
@@ -401,7 +442,8 @@ mod tests {
         );
         let base = Contention { cpu_weight: Some(7), ..Contention::NONE };
         let shown = |neighbours: Option<&[Neighbours]>| -> Vec<String> {
-            let entries = suite.entries_with(&Conduct::default(), &base, None, neighbours);
+            let overrides = Overrides { neighbours, ..Overrides::default() };
+            let entries = suite.entries_with(&Conduct::default(), &base, overrides);
             entries.iter().map(|entry| entry.contention.to_string()).collect()
         };
         assert_eq!(
@@ -427,7 +469,8 @@ mod tests {
     #[test]
     fn busy_has_what_is_required_of_busy_hosts() {
         let suite = Suite::builtin("busy").unwrap();
-        let entries = suite.entries_with(&Conduct::default(), &Contention::NONE, None, None);
+        let entries =
+            suite.entries_with(&Conduct::default(), &Contention::NONE, Overrides::default());
         // Four workloads in two models and two streams, each beside five numbers of loops.
         assert_eq!(entries.len(), (4 * 2 + 2) * 5);
         let throughput = |entry: &Entry| entry.required[&Figure::Throughput];
@@ -446,7 +489,7 @@ mod tests {
         let rmbes = |rmbe_len| -> Vec<Option<u32>> {
             let base = Conduct { rmbe_len, ..Conduct::default() };
             suite
-                .entries_with(&base, &Contention::NONE, None, None)
+                .entries_with(&base, &Contention::NONE, Overrides::default())
                 .iter()
                 .map(|entry| entry.conduct.rmbe_len)
                 .collect()

@@ -35,6 +35,19 @@ fn contention_is_told_with_each_workload_and_in_a_table() {
 }
 
 #[test]
+fn filters_are_set_against_none_and_beside_ibm() {
+    let document = fixture::filtered();
+    let text = table::render(&document, 100, false);
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    insta::assert_snapshot!("table_filtered", text);
+    let page = html::render(&[document]);
+    let start = page.find("id=\"m1-filter\"").expect("the section");
+    let end = start + page[start..].find("</section>").expect("its end");
+    insta::assert_snapshot!("page_filtered", reviewable(&page[start..end]));
+    assert!(!html::render(&[fixture::document()]).contains("m1-filter"), "there was none");
+}
+
+#[test]
 fn colours_are_asked_for_and_change_nothing_else() {
     let document = fixture::another();
     let plain = table::render(&document, 120, false);

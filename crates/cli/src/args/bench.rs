@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use jiff::SignedDuration;
 use sidestep_modeler::contention::{CPU_QUOTA_MAX, CPU_WEIGHT_MAX, CpuList, Neighbours};
-use sidestep_modeler::plan::{Model, Transport};
+use sidestep_modeler::plan::{FILTER_RULES_MAX, Model, Transport};
 
 use crate::options::RmbeSize;
 use crate::words::parse_size;
@@ -81,6 +81,11 @@ pub(crate) struct MeasureArgs {
     /// with commas, such as 0,2,4, measure each workload beside each [default: none]
     #[arg(long, value_name = "K", value_delimiter = ',')]
     pub(crate) neighbours: Vec<Neighbours>,
+
+    /// Rules of an IP filter that judges all packets, of which the last matches; 0: no filter; several with
+    /// commas, such as 0,1000,10000, take turns [default: none]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(0..=i64::from(FILTER_RULES_MAX)))]
+    pub(crate) filter_rules: Vec<u32>,
 
     /// CPU time that clients and servers may use together, in percent of one CPU (cpu.max)
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=i64::from(CPU_QUOTA_MAX)))]

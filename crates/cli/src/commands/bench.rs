@@ -2,10 +2,11 @@
 //!
 //! The work is done by [`sidestep_modeler`]. Here it gets its plan from the command
 //! line ([`plan`]), its eyes on what the library did ([`witness`]), its bench
-//! ([`executor`]: workers, control groups, BPF programs), and a terminal
+//! ([`executor`]: workers, control groups, BPF programs; [`filter`]: IP filters), and a terminal
 //! ([`progress`]).
 
 mod executor;
+mod filter;
 mod plan;
 mod progress;
 mod witness;
@@ -104,7 +105,7 @@ fn measure(args: &MeasureArgs) -> Result<i32, Failure> {
     let machine = certificate.finish(own_cpu_us() - used);
     let mut document =
         outcome.into_document(machine, chosen.options.clone(), chosen.suite_name.clone());
-    chosen.compare_buffers(&mut document);
+    chosen.judge_across(&mut document);
 
     if let Some(output) = json {
         json::write(&document, &output)?;

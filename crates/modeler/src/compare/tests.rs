@@ -17,6 +17,7 @@ fn cell(workload: &str, transport: Transport, samples: Vec<Sample>) -> Cell {
         model: Model::Threads,
         rmbe: None,
         contention: Contention::NONE,
+        filter_rules: 0,
         runs: samples.len() as u32,
         tps: result::Spread::default(),
         mb_per_s: 0.0,
@@ -57,6 +58,7 @@ fn document(results: Vec<Cell>) -> Document {
         suite: None,
         results,
         comparisons: Vec::new(),
+        filtered: Vec::new(),
     }
 }
 
@@ -192,7 +194,7 @@ fn cells_beside_other_neighbours_are_not_compared() {
     assert!(
         report.warnings.contains(
             &"RR1(1B/1B) over smc (threads) is not compared: it was measured under other \
-              neighbours or limits, A: `4 neighbours`, B: `4 neighbours of SCHED_IDLE`"
+              neighbours, limits or filters, A: `4 neighbours`, B: `4 neighbours of SCHED_IDLE`"
                 .to_owned()
         ),
         "{:?}",

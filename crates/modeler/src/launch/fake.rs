@@ -102,7 +102,14 @@ pub(crate) fn entry(model: Model, clients: u32) -> Entry {
     let workload = Workload { kind, clients, request_len, reply_len };
     let conduct =
         Conduct { extent: Extent::Count { warmup: 0, measured: 1 }, ..Conduct::default() };
-    Entry { workload, model, conduct, contention: Contention::NONE, required: BTreeMap::new() }
+    Entry {
+        workload,
+        model,
+        conduct,
+        contention: Contention::NONE,
+        filter_rules: 0,
+        required: BTreeMap::new(),
+    }
 }
 
 pub(crate) fn job(role: Role) -> Job {

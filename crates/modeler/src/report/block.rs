@@ -20,6 +20,7 @@ pub(super) struct Key<'a> {
     pub(super) model: Model,
     pub(super) rmbe: Option<u32>,
     pub(super) contention: &'a Contention,
+    pub(super) filter_rules: u32,
 }
 
 /// A transport of a block.
@@ -59,8 +60,8 @@ impl<'a> Block<'a> {
 
 impl<'a> Key<'a> {
     pub(super) fn of(cell: &'a Cell) -> Self {
-        let Cell { workload, model, rmbe, contention, .. } = cell;
-        Self { workload, model: *model, rmbe: *rmbe, contention }
+        let Cell { workload, model, rmbe, contention, filter_rules, .. } = cell;
+        Self { workload, model: *model, rmbe: *rmbe, contention, filter_rules: *filter_rules }
     }
 
     /// [`circumstances`](Self::circumstances) without the contention.
@@ -74,6 +75,9 @@ impl<'a> Key<'a> {
         words.extend(self.rmbe.map(|rmbe| format!("RMBE {}", units::memory(u64::from(rmbe)))));
         if *self.contention != Contention::NONE {
             words.push(self.contention.to_string());
+        }
+        if self.filter_rules > 0 {
+            words.push(units::filter_rules(self.filter_rules));
         }
         words.join(", ")
     }
@@ -138,8 +142,9 @@ pub(super) fn label(kind: RemarkKind) -> &'static str {
 
 fn comparison<'a>(document: &'a Document, cell: &Cell) -> Option<&'a Comparison> {
     document.comparisons.iter().find(|c| {
-        let Comparison { workload, model, rmbe, contention, .. } = c;
-        let key = Key { workload, model: *model, rmbe: *rmbe, contention };
+        let Comparison { workload, model, rmbe, contention, filter_rules, .. } = c;
+        let (model, rmbe, filter_rules) = (*model, *rmbe, *filter_rules);
+        let key = Key { workload, model, rmbe, contention, filter_rules };
         key == Key::of(cell) && c.a == cell.transport
     })
 }

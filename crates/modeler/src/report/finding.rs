@@ -87,6 +87,9 @@ impl Finding {
         if best.contention != Contention::NONE {
             parts.push(Part::Words(format!(" beside {}", best.contention)));
         }
+        if best.filter_rules > 0 {
+            parts.push(Part::Words(format!(" under {}", units::filter_rules(best.filter_rules))));
+        }
         let throughput = Effect::of(best.throughput_ratio, best.ci95);
         let response = Effect::of(best.response_ratio, best.response_ci95);
         parts.extend(match throughput {

@@ -4,7 +4,7 @@
 //! (control characters) and from turning the text around it (bidirectional marks). It
 //! is done once, to the whole document, so that no place can forget it.
 
-use crate::result::{Cell, Comparison, Document, Machine};
+use crate::result::{Cell, Comparison, Document, Machine, Published};
 
 /// The document with every such character replaced.
 pub(super) fn cleaned(document: &Document) -> Document {
@@ -14,6 +14,10 @@ pub(super) fn cleaned(document: &Document) -> Document {
     clean_machine(&mut document.machine);
     document.results.iter_mut().for_each(clean_cell);
     document.comparisons.iter_mut().for_each(clean_comparison);
+    for filtered in &mut document.filtered {
+        clean(&mut filtered.workload);
+        filtered.published.iter_mut().for_each(clean_published);
+    }
     document
 }
 
@@ -38,11 +42,13 @@ fn clean_cell(cell: &mut Cell) {
 
 fn clean_comparison(comparison: &mut Comparison) {
     clean(&mut comparison.workload);
-    for published in &mut comparison.published {
-        clean(&mut published.source);
-        clean(&mut published.compared);
-        published.lacking.iter_mut().for_each(clean);
-    }
+    comparison.published.iter_mut().for_each(clean_published);
+}
+
+fn clean_published(published: &mut Published) {
+    clean(&mut published.source);
+    clean(&mut published.compared);
+    published.lacking.iter_mut().for_each(clean);
 }
 
 /// In place, and only if there is something to replace: almost never.

@@ -5,7 +5,7 @@
 //! address or a style.
 //!
 //! From top to bottom: what was found (one sentence), summary, change relative to the
-//! baseline, IBM's figures, each workload with its curves and all its figures, the
+//! baseline, what contention and filters do, IBM's figures, each workload with its curves and all its figures, the
 //! machine's noise certificate, and the command that measures again.
 
 use maud::{Markup, html};
@@ -20,6 +20,7 @@ use crate::result::Document;
 
 mod certificate;
 mod contention;
+mod filter;
 mod hero;
 mod published;
 mod relative;
@@ -91,6 +92,7 @@ fn body(section: &Section<'_>) -> Markup {
         (hero::cards(section))
         (relative::section(section))
         (contention::section(section))
+        (filter::section(section))
         (published::section(section))
         (workload::section(section))
         (certificate::section(section))

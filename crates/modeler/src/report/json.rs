@@ -146,6 +146,7 @@ mod tests {
             suite: None,
             results: Vec::new(),
             comparisons: Vec::new(),
+            filtered: Vec::new(),
         };
         let output = Output::open(&path).expect("writable");
         write(&document, &output).expect("written");

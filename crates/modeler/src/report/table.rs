@@ -14,7 +14,9 @@ use crate::report::contention::{self, Bounded, Line};
 use crate::report::finding::Effect;
 use crate::report::foreign::cleaned;
 use crate::report::units;
-use crate::result::{Comparison, CpuCost, Document, Machine, Published, RemarkKind, Required};
+use crate::result::{
+    Comparison, CpuCost, Document, Filtered, Machine, Published, RemarkKind, Required,
+};
 
 /// The document as lines for a terminal that is `width` columns wide. With `colour`
 /// they hold ANSI escapes: the caller asks whether there is a terminal, and for
@@ -35,6 +37,7 @@ pub fn render(document: &Document, width: usize, colour: bool) -> String {
         text.push('\n');
     }
     text += &page.contention(&contention::lines(&blocks));
+    text += &page.filtered(&document.filtered);
     text += &page.certificate(&document.machine);
     text
 }
@@ -138,6 +141,36 @@ impl Page {
             table.add_row(names.into_iter().map(Cell::new).chain(figures));
         }
         self.paint(&format!("{}\n\n", table.trim_fmt()))
+    }
+
+    /// Workloads under filters against the same without, if there were any.
+    fn filtered(&self, filtered: &[Filtered]) -> String {
+        if filtered.is_empty() {
+            return String::new();
+        }
+        let mut table = bordered();
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_width(u16::try_from(self.width.max(LEAST_WIDTH)).unwrap_or(u16::MAX));
+        table.set_header(["", "", "response", "tran/s", "CPU/tran"].map(titled));
+        let mut verdicts = String::new();
+        for it in filtered {
+            let name = two(
+                Ink::Bold.mark(&it.workload),
+                &format!("{}, {}", it.model, units::name(it.transport)),
+            );
+            let under = format!("{} ÷ none", units::filter_rules(it.filter_rules));
+            let figures = [
+                (it.response_ratio, it.response_ci95),
+                (it.throughput_ratio, it.ci95),
+                (it.cpu_ratio, it.cpu_ci95),
+            ];
+            let figures = figures.map(|ratio| plain(beneath(ratio)));
+            table.add_row([name, under].into_iter().map(Cell::new).chain(figures));
+            let ours = format!("under {}", units::filter_rules(it.filter_rules));
+            let of_level = it.published.iter().map(|published| self.published(published, &ours));
+            verdicts += &of_level.collect::<String>();
+        }
+        self.paint(&format!("{}\n{verdicts}\n", table.trim_fmt()))
     }
 
     fn certificate(&self, machine: &Machine) -> String {

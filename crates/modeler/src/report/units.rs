@@ -45,6 +45,23 @@ pub(super) fn span(seconds: f64) -> String {
     format!("{} min {} s", (whole / 60.0).floor(), whole % 60.0)
 }
 
+/// The length of a filter's list: `10 000 filter rules`.
+pub(super) fn filter_rules(rules: u32) -> String {
+    format!("{} filter rules", grouped(rules))
+}
+
+/// A whole number in groups of three digits: `10 000`.
+pub(super) fn grouped(number: u32) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(|group| str::from_utf8(group).expect("digits"))
+        .collect();
+    groups.join(" ")
+}
+
 /// A ratio as a factor: `9.11×`.
 pub(super) fn times(ratio: f64) -> String {
     format!("{}×", significant(ratio))

@@ -39,6 +39,10 @@ impl<'a> Series<'a> {
         }
     }
 
+    pub(super) fn entry(&self) -> &'a Entry {
+        self.entry
+    }
+
     pub(super) fn transport(&self) -> Transport {
         self.transport
     }
@@ -79,6 +83,7 @@ impl<'a> Series<'a> {
             model: self.entry.model,
             rmbe: self.entry.conduct.rmbe_len,
             contention: self.entry.contention.clone(),
+            filter_rules: self.entry.filter_rules,
             runs: self.samples.len() as u32,
             tps: spread(&self.each(|sample| sample.tps)),
             mb_per_s: self.median(|sample| sample.mb_per_s),

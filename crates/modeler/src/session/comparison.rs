@@ -1,9 +1,9 @@
-//! A transport against the baseline, pair by pair.
+//! A transport against the baseline, and a workload under a filter against the same without, pair by pair.
 
 use crate::contention::Contention;
 use crate::figure::Figure;
 use crate::plan::{Entry, Requirement, Transport};
-use crate::result::{Cell, Comparison, Published, Required, Sample};
+use crate::result::{Cell, Comparison, Filtered, Published, Required, Sample};
 use crate::statistics::{Ratio, paired_ratio};
 use crate::workload::Workload;
 
@@ -19,14 +19,8 @@ pub(super) fn comparison(
     b: &Cell,
     published: &PublishedFor<'_>,
 ) -> Option<Comparison> {
-    let pairs = pairs(&a.samples, &b.samples);
-    if pairs.is_empty() {
-        return None;
-    }
-    let ratio = |figure: Figure| -> Ratio {
-        let figures = pairs.iter().map(|(a, b)| (value(figure, a), value(figure, b)));
-        paired_ratio(&figures.collect::<Vec<_>>())
-    };
+    let pairs = Pairs::of(a, b)?;
+    let ratio = |figure: Figure| pairs.ratio(figure);
     let throughput = ratio(Figure::Throughput);
     let response = ratio(Figure::Response);
     let p99 = ratio(Figure::ResponseP99);
@@ -49,6 +43,7 @@ pub(super) fn comparison(
         model: entry.model,
         rmbe,
         contention: entry.contention.clone(),
+        filter_rules: entry.filter_rules,
         a: a.transport,
         b: b.transport,
         throughput_ratio: throughput.median,
@@ -63,13 +58,36 @@ pub(super) fn comparison(
         cpu_ci95_client: client.ci95,
         cpu_ratio_server: server.median,
         cpu_ci95_server: server.ci95,
-        // What was published was measured on hosts that did nothing else.
-        published: if entry.contention == Contention::NONE {
+        // What was published of transports was measured on hosts that did nothing else.
+        published: if entry.contention == Contention::NONE && entry.filter_rules == 0 {
             published(&entry.workload, rmbe, a.transport, b.transport, &changes)
         } else {
             Vec::new()
         },
         required: if is_smc_against_tcp { required(entry, &ratios) } else { Vec::new() },
+    })
+}
+
+/// A workload under a filter against the same `without` one; `None` if no pair has both.
+pub(super) fn filtered(with: &Cell, without: &Cell) -> Option<Filtered> {
+    let pairs = Pairs::of(with, without)?;
+    let throughput = pairs.ratio(Figure::Throughput);
+    let response = pairs.ratio(Figure::Response);
+    let cpu = pairs.ratio(Figure::Cpu);
+    Some(Filtered {
+        workload: with.workload.clone(),
+        transport: with.transport,
+        model: with.model,
+        rmbe: with.rmbe,
+        contention: with.contention.clone(),
+        filter_rules: with.filter_rules,
+        throughput_ratio: throughput.median,
+        ci95: throughput.ci95,
+        response_ratio: response.median,
+        response_ci95: response.ci95,
+        cpu_ratio: cpu.median,
+        cpu_ci95: cpu.ci95,
+        published: Vec::new(),
     })
 }
 
@@ -89,11 +107,23 @@ fn required(entry: &Entry, ratios: &[(Figure, Ratio)]) -> Vec<Required> {
     ratios.iter().filter_map(of).collect()
 }
 
-/// Samples of the same pair.
-fn pairs<'a>(a: &'a [Sample], b: &'a [Sample]) -> Vec<(&'a Sample, &'a Sample)> {
-    a.iter()
-        .filter_map(|sample| Some((sample, b.iter().find(|other| other.pair == sample.pair)?)))
-        .collect()
+/// Samples of two cells that belong to the same pair: at least one.
+struct Pairs<'a>(Vec<(&'a Sample, &'a Sample)>);
+
+impl<'a> Pairs<'a> {
+    /// `None` if no pair has both.
+    fn of(a: &'a Cell, b: &'a Cell) -> Option<Self> {
+        let of_b = |sample: &Sample| b.samples.iter().find(|other| other.pair == sample.pair);
+        let pairs = a.samples.iter().filter_map(|sample| Some((sample, of_b(sample)?)));
+        let pairs: Vec<_> = pairs.collect();
+        (!pairs.is_empty()).then_some(Self(pairs))
+    }
+
+    /// The median of a figure's ratios.
+    fn ratio(&self, figure: Figure) -> Ratio {
+        let figures = self.0.iter().map(|(a, b)| (value(figure, a), value(figure, b)));
+        paired_ratio(&figures.collect::<Vec<_>>())
+    }
 }
 
 /// A figure of a run: more than zero, so that it has a ratio. What is less than the

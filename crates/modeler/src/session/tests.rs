@@ -23,6 +23,7 @@ fn entry(clients: u32) -> Entry {
         model: Model::Threads,
         conduct: Conduct::default(),
         contention: Contention::NONE,
+        filter_rules: 0,
         required: BTreeMap::new(),
     }
 }
@@ -332,6 +333,34 @@ fn cpu_time_below_the_clock_s_tick_still_has_a_ratio() {
     let outcome = run(&plan(vec![entry(1)], &[TCP, SMC], 1), &mut executor);
     assert_eq!(outcome.results[1].cpu_us_per_tran.client, 0.0);
     assert_eq!(outcome.comparisons[0].cpu_ratio_client, 0.02);
+}
+
+#[test]
+fn filters_take_turns_and_are_set_against_none() {
+    let mut executor = mock(|call, transport| {
+        // The runs of a pair: none, both transports; 1000 rules, both transports.
+        let by_filter = if call % 4 < 2 { 1000 } else { 800 };
+        Ok(outcome(if transport == SMC { 2 * by_filter } else { by_filter }))
+    });
+    let entries: Vec<Entry> =
+        [0, 1_000].map(|filter_rules| Entry { filter_rules, ..entry(1) }).to_vec();
+    let outcome = run(&plan([entries, vec![entry(2)]].concat(), &[TCP, SMC], 2), &mut executor);
+    assert_eq!(executor.asked.iter().map(|(clients, _)| *clients).sum::<u32>(), 8 + 4 * 2);
+    let cells: Vec<_> = outcome.results.iter().map(|it| (it.filter_rules, it.transport)).collect();
+    assert_eq!(
+        cells,
+        [(0, TCP), (0, SMC), (1_000, TCP), (1_000, SMC), (0, TCP), (0, SMC)],
+        "in the order of the plan"
+    );
+    let against_tcp: Vec<_> =
+        outcome.comparisons.iter().map(|it| (it.filter_rules, it.throughput_ratio)).collect();
+    assert_eq!(against_tcp, [(0, 2.0), (1_000, 2.0), (0, 2.0)]);
+    let against_none: Vec<_> = outcome
+        .filtered
+        .iter()
+        .map(|it| (it.filter_rules, it.transport, it.throughput_ratio))
+        .collect();
+    assert_eq!(against_none, [(1_000, TCP, 0.8), (1_000, SMC, 0.8)]);
 }
 
 #[test]

@@ -66,6 +66,12 @@ pub struct SuiteEntry {
     /// See [`Contention::cpus`].
     #[serde(default, deserialize_with = "value::cpus")]
     pub cpus: Option<CpuList>,
+    /// The filters under which it runs, by turns, see [`Entry::filter_rules`]; none: those of the
+    /// command line.
+    ///
+    /// [`Entry::filter_rules`]: crate::plan::Entry::filter_rules
+    #[serde(default, deserialize_with = "value::filter_rules")]
+    pub filter_rules: Vec<u32>,
     /// What is required of SMC against TCP, whatever the neighbours.
     #[serde(default, deserialize_with = "value::required")]
     pub required: BTreeMap<Figure, Requirement>,

@@ -13,6 +13,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::entry::SuiteEntry;
 use crate::contention::{CpuList, Neighbours};
+use crate::plan::Model;
+use crate::workload::Workload;
 
 /// What is wrong with a suite file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -56,57 +58,70 @@ pub(super) fn read(text: &str) -> Result<File, FileFault> {
         return Err(fault(text, text.len(), message));
     }
     refuse_repetitions(text, &file.entry)?;
-    refuse_half_buffers(text, &file.entry)?;
+    refuse_mixed_comparisons(text, &file.entry)?;
     let Written { name, title, context, entry } = file;
     let entries = entry.into_iter().map(Spanned::into_inner).collect();
     Ok(File { name, title, context, entries })
 }
 
-/// Results are told apart by workload, model, RMBE and contention, so two entries must not have
+/// Results are told apart by workload, model, RMBE, contention and filter, so two entries must not have
 /// all of these in common.
 fn refuse_repetitions(text: &str, entries: &[Spanned<SuiteEntry>]) -> Result<(), FileFault> {
     let mut seen = HashSet::new();
     for entry in entries {
-        let SuiteEntry { workload, models, rmbe_lens, neighbours, .. } = entry.get_ref();
-        // No RMBE is one, too: that of the command line.
-        let rmbes: Vec<Option<u32>> = if rmbe_lens.is_empty() {
-            vec![None]
-        } else {
-            rmbe_lens.iter().copied().map(Some).collect()
-        };
-        let levels: Vec<Option<Neighbours>> = if neighbours.is_empty() {
-            vec![None]
-        } else {
-            neighbours.iter().copied().map(Some).collect()
-        };
-        for model in models {
-            for rmbe in &rmbes {
-                for level in &levels {
-                    if !seen.insert((workload, model, *rmbe, *level, limits(entry.get_ref()))) {
-                        let message = format!(
-                            "{workload} in model {model} is there already; two runs of a workload \
-                             differ in `model`, `rmbe`, `neighbours` or limits"
-                        );
-                        return Err(fault(text, entry.span().start, &message));
-                    }
-                }
+        for run in runs(entry.get_ref()) {
+            let (workload, model, ..) = run;
+            if !seen.insert(run) {
+                let message = format!(
+                    "{workload} in model {model} is there already; two runs of a workload \
+                     differ in `model`, `rmbe`, `neighbours`, `filter_rules` or limits"
+                );
+                return Err(fault(text, entry.span().start, &message));
             }
         }
     }
     Ok(())
 }
 
+/// What tells a run of an entry from others.
+type RunKey<'a> = (Workload, Model, Option<u32>, Option<Neighbours>, Option<u32>, Limits<'a>);
+
+/// What an entry runs. Where it leaves a key to the command line, that is one value, too.
+fn runs(entry: &SuiteEntry) -> Vec<RunKey<'_>> {
+    let mut runs = Vec::new();
+    for &model in &entry.models {
+        for rmbe in some_or_none(&entry.rmbe_lens) {
+            for level in some_or_none(&entry.neighbours) {
+                for filter in some_or_none(&entry.filter_rules) {
+                    runs.push((entry.workload, model, rmbe, level, filter, limits(entry)));
+                }
+            }
+        }
+    }
+    runs
+}
+
+fn some_or_none<T: Copy>(values: &[T]) -> Vec<Option<T>> {
+    if values.is_empty() { vec![None] } else { values.iter().copied().map(Some).collect() }
+}
+
+type Limits<'a> = (Option<u32>, Option<u32>, &'a Option<CpuList>);
+
 /// What an entry says of the CPU time that is left to it.
-fn limits(entry: &SuiteEntry) -> (Option<u32>, Option<u32>, &Option<CpuList>) {
+fn limits(entry: &SuiteEntry) -> Limits<'_> {
     (entry.cpu_quota, entry.cpu_weight, &entry.cpus)
 }
 
-/// One receive buffer can only be set against another.
-fn refuse_half_buffers(text: &str, entries: &[Spanned<SuiteEntry>]) -> Result<(), FileFault> {
+/// One receive buffer can only be set against another, and a filter against none.
+fn refuse_mixed_comparisons(text: &str, entries: &[Spanned<SuiteEntry>]) -> Result<(), FileFault> {
     for entry in entries {
         let mut published = entry.get_ref().published.iter();
-        if published.any(|it| it.against_rmbe_len.is_some() && it.rmbe_len.is_none()) {
+        if published.clone().any(|it| it.against_rmbe_len.is_some() && it.rmbe_len.is_none()) {
             let message = "`against_rmbe` needs an `rmbe` that is set against it";
+            return Err(fault(text, entry.span().start, message));
+        }
+        if published.any(|it| it.filter_rules.is_some() && it.rmbe_len.is_some()) {
+            let message = "`filter_rules` is about TCP, which has no `rmbe`";
             return Err(fault(text, entry.span().start, message));
         }
     }
@@ -251,8 +266,8 @@ mod tests {
             error("[[entries]]\nworkload = \"RR2(1B/1B)\""),
         ];
         assert_snapshot!(errors.join("\n"), @r"
-        line 8: entry 2: unknown field `modle`, expected one of `workload`, `model`, `rmbe`, `connections_per_loop`, `chunk`, `think`, `rate`, `wait_all`, `blocking`, `warmup`, `duration`, `neighbours`, `cpu_quota`, `cpu_weight`, `cpus`, `required`, `published`
-        line 8: entry 2, published: unknown field `year`, expected one of `source`, `rmbe`, `against_rmbe`, `setup`, `changes`
+        line 8: entry 2: unknown field `modle`, expected one of `workload`, `model`, `rmbe`, `connections_per_loop`, `chunk`, `think`, `rate`, `wait_all`, `blocking`, `warmup`, `duration`, `neighbours`, `cpu_quota`, `cpu_weight`, `cpus`, `filter_rules`, `required`, `published`
+        line 8: entry 2, published: unknown field `year`, expected one of `source`, `rmbe`, `against_rmbe`, `filter_rules`, `setup`, `changes`
         line 6: unknown field `entries`, expected one of `name`, `title`, `context`, `entry`
         ");
     }
@@ -294,6 +309,8 @@ mod tests {
             "changes = { cpu = inf }",
             "changes = {}\nrmbe = \"2MB\"",
             "changes = {}\nagainst_rmbe = \"1MB\"",
+            "changes = {}\nfilter_rules = 0",
+            "changes = {}\nrmbe = \"1MB\"\nfilter_rules = 1000",
         ]
         .map(|lines| error(&format!("[[entry.published]]\nsource = \"a\"\n{lines}")));
         assert_snapshot!(errors.join("\n"), @r#"
@@ -302,6 +319,8 @@ mod tests {
         line 8: entry 1, published.changes.cpu: invalid value: floating point `inf`, expected a change such as +7.32 for +732 % or -0.88 for -88 %
         line 9: entry 1, published.rmbe: invalid value: string "2MB", expected "32KB", "64KB", "128KB", "256KB", "512KB" or "1MB"
         line 3: entry 1: `against_rmbe` needs an `rmbe` that is set against it
+        line 9: entry 1, published.filter_rules: invalid value: integer `0`, expected a number from 1 to 1000000
+        line 3: entry 1: `filter_rules` is about TCP, which has no `rmbe`
         "#);
     }
 
@@ -314,6 +333,8 @@ mod tests {
             "cpu_quota = 0",
             "cpu_weight = 10001",
             "cpus = \"1-0\"",
+            "filter_rules = 1000",
+            "filter_rules = [0, 1000001]",
             "required = { throughput = 0 }",
             "required = { throughput = \"1\" }",
         ]
@@ -325,6 +346,8 @@ mod tests {
         line 8: entry 2, cpu_quota: invalid value: integer `0`, expected a number from 1 to 10000
         line 8: entry 2, cpu_weight: invalid value: integer `10001`, expected a number from 1 to 10000
         line 8: entry 2, cpus: `1-0` is not a list of CPUs: write numbers from 0 to 1023, such as 0 or 0,2-3
+        line 8: entry 2, filter_rules: invalid type: integer `1000`, expected a sequence
+        line 8: entry 2, filter_rules: invalid value: integer `1000001`, expected a number from 0 to 1000000
         line 8: entry 2, required: invalid value: floating point `0.0`, expected a ratio above 0 such as 1.0, or { ratio = 1.0, bound = 0.9 }
         line 8: entry 2, required.throughput: expected a ratio above 0 such as 1.0, or { ratio = 1.0, bound = 0.9 }
         "#);
@@ -336,11 +359,13 @@ mod tests {
             error("[[entry]]\nworkload = \"[rr][1](1/1)\"\nthink = \"1s\""),
             key_error(r#"model = ["threads", "threads"]"#),
             key_error(r#"rmbe = ["1MB", "1mb"]"#),
+            key_error("filter_rules = [0, 10, 10]"),
         ];
         assert_snapshot!(errors.join("\n"), @r"
-        line 6: entry 2: RR1(1B/1B) in model threads is there already; two runs of a workload differ in `model`, `rmbe`, `neighbours` or limits
-        line 6: entry 2: RR2(1B/1B) in model threads is there already; two runs of a workload differ in `model`, `rmbe`, `neighbours` or limits
-        line 6: entry 2: RR2(1B/1B) in model threads is there already; two runs of a workload differ in `model`, `rmbe`, `neighbours` or limits
+        line 6: entry 2: RR1(1B/1B) in model threads is there already; two runs of a workload differ in `model`, `rmbe`, `neighbours`, `filter_rules` or limits
+        line 6: entry 2: RR2(1B/1B) in model threads is there already; two runs of a workload differ in `model`, `rmbe`, `neighbours`, `filter_rules` or limits
+        line 6: entry 2: RR2(1B/1B) in model threads is there already; two runs of a workload differ in `model`, `rmbe`, `neighbours`, `filter_rules` or limits
+        line 6: entry 2: RR2(1B/1B) in model threads is there already; two runs of a workload differ in `model`, `rmbe`, `neighbours`, `filter_rules` or limits
         ");
     }
 

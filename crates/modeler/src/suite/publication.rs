@@ -21,6 +21,10 @@ pub struct Publication {
     /// against TCP.
     #[serde(rename = "against_rmbe", default, deserialize_with = "value::rmbe_len")]
     pub against_rmbe_len: Option<u32>,
+    /// The rules of the filter under which they were measured; they are changes of TCP then against TCP
+    /// without a filter. `None`: of transports.
+    #[serde(default, deserialize_with = "value::some_filter_rules")]
+    pub filter_rules: Option<u32>,
     /// What ours must have in common with theirs; `None`: any place will do.
     #[serde(default)]
     pub setup: Option<Setup>,

@@ -18,6 +18,8 @@
 //! with `setup`, and where ours was measured in another set-up there is no verdict: it is *not
 //! measured*, whatever ours is.
 //!
+//! With `filter_rules` they are changes of TCP under an IP filter against TCP without ([`judge_filters`]).
+//!
 //! With `against_rmbe` they are changes of SMC with one receive buffer against SMC with
 //! another, and say something when both were measured ([`compare_buffers`]).
 
@@ -28,7 +30,7 @@ use super::{Suite, builtins};
 use crate::contention::Contention;
 use crate::figure::Figure;
 use crate::plan::{Conduct, Pace, Transport};
-use crate::result::{Cell, Comparison, Document, Published, RemarkKind};
+use crate::result::{Cell, Comparison, Document, Filtered, Published, RemarkKind};
 use crate::workload::Workload;
 
 /// Between what ours was measured.
@@ -87,6 +89,12 @@ pub fn compare_buffers(document: &mut Document, place: Place) {
     builtins().iter().for_each(|suite| suite.compare_buffers(document, place));
 }
 
+/// Adds what the suites that come with the program have about TCP under a filter. Ask only for a
+/// [`comparable`] conduct.
+pub fn judge_filters(document: &mut Document, place: Place) {
+    builtins().iter().for_each(|suite| suite.judge_filters(document, place));
+}
+
 /// Whether a measurement of this conduct can be set beside published figures. Those
 /// are of clients that start again at once: a think time or a rate decides the
 /// throughput, whatever the transport.
@@ -116,6 +124,7 @@ impl Suite {
             .filter(|entry| entry.workload == workload)
             .flat_map(|entry| &entry.published)
             .filter(|publication| publication.against_rmbe_len.is_none())
+            .filter(|publication| publication.filter_rules.is_none())
             .filter(|publication| {
                 publication.rmbe_len.is_none() || publication.rmbe_len == rmbe_len
             })
@@ -126,7 +135,8 @@ impl Suite {
     /// [`compare_buffers`] from the figures of this suite alone.
     pub fn compare_buffers(&self, document: &mut Document, place: Place) {
         let Document { results, comparisons, .. } = document;
-        let of_quiet = |it: &&mut Comparison| it.contention == Contention::NONE;
+        let of_quiet =
+            |it: &&mut Comparison| it.contention == Contention::NONE && it.filter_rules == 0;
         let of_smc = |it: &&mut Comparison| (it.a, it.b) == SMC_AGAINST_TCP;
         for comparison in comparisons.iter_mut().filter(of_smc).filter(of_quiet) {
             let of_workload =
@@ -143,6 +153,28 @@ impl Suite {
             }
         }
     }
+
+    /// [`judge_filters`] from the figures of this suite alone.
+    pub fn judge_filters(&self, document: &mut Document, place: Place) {
+        let of_quiet = |it: &&mut Filtered| it.contention == Contention::NONE;
+        let of_tcp = |it: &&mut Filtered| it.transport == Transport::Tcp;
+        for filtered in document.filtered.iter_mut().filter(of_tcp).filter(of_quiet) {
+            let ours = [
+                (Figure::Throughput, filtered.throughput_ratio - 1.0),
+                (Figure::Response, filtered.response_ratio - 1.0),
+                (Figure::Cpu, filtered.cpu_ratio - 1.0),
+            ];
+            let of_workload =
+                self.entries.iter().filter(|it| it.workload.to_string() == filtered.workload);
+            let publications = of_workload.flat_map(|entry| &entry.published);
+            for publication in
+                publications.filter(|it| it.filter_rules == Some(filtered.filter_rules))
+            {
+                let compared = "TCP under this filter against TCP without";
+                filtered.published.extend(publication.verdicts(compared, place, &ours));
+            }
+        }
+    }
 }
 
 const SMC_AGAINST_TCP: (Transport, Transport) = (Transport::Smc, Transport::Tcp);
@@ -154,6 +186,7 @@ fn smc_cell<'a>(results: &'a [Cell], like: &Comparison, rmbe: Option<u32>) -> Op
         cell.transport == Transport::Smc
             && (&cell.workload, cell.model, cell.rmbe) == (&like.workload, like.model, rmbe)
             && cell.contention == like.contention
+            && cell.filter_rules == like.filter_rules
     };
     let cell = results.iter().find(is_alike)?;
     cell.remarks.iter().all(|remark| remark.kind != RemarkKind::FellBack).then_some(cell)
@@ -315,6 +348,7 @@ mod tests {
             model: Model::Threads,
             rmbe: Some(rmbe),
             contention: Contention::NONE,
+            filter_rules: 0,
             runs: 5,
             tps: Spread::default(),
             mb_per_s: 0.0,
@@ -340,6 +374,7 @@ mod tests {
             model: Model::Threads,
             rmbe: Some(rmbe),
             contention: Contention::NONE,
+            filter_rules: 0,
             a: Transport::Smc,
             b: Transport::Tcp,
             throughput_ratio: 1.0,
@@ -364,6 +399,7 @@ mod tests {
             suite: None,
             results,
             comparisons: [1 << 20, 256 << 10].map(against_tcp).to_vec(),
+            filtered: Vec::new(),
         };
         compare_buffers(&mut document, Place::TwoHosts);
         assert_eq!(document.comparisons[1].published, []);
@@ -382,6 +418,53 @@ mod tests {
         let remark = Remark { kind: RemarkKind::FellBack, text: String::new() };
         let not_smc = Cell { remarks: vec![remark], ..small };
         assert_eq!(verdicts_on_a_megabyte(vec![not_smc, large]), []);
+    }
+
+    #[test]
+    fn a_filter_is_judged_by_what_was_published_for_as_many_rules() {
+        let filtered = |transport, filter_rules, response_ratio| Filtered {
+            workload: "CRR40(64B/8KB)".to_owned(),
+            transport,
+            model: Model::Threads,
+            rmbe: None,
+            contention: Contention::NONE,
+            filter_rules,
+            throughput_ratio: 1.0 / response_ratio,
+            ci95: [1.0; 2],
+            response_ratio,
+            response_ci95: [1.0; 2],
+            cpu_ratio: 1.0,
+            cpu_ci95: [1.0; 2],
+            published: Vec::new(),
+        };
+        let mut document = Document {
+            version: VERSION,
+            machine: Machine::default(),
+            options: Vec::new(),
+            suite: None,
+            results: Vec::new(),
+            comparisons: Vec::new(),
+            filtered: vec![
+                filtered(Transport::Tcp, 1_000, 1.25),
+                filtered(Transport::Tcp, 10_000, 1.5),
+                filtered(Transport::Tcp, 100_000, 1.5),
+                filtered(Transport::Smc, 10_000, 1.5),
+            ],
+        };
+        judge_filters(&mut document, Place::OneHost);
+        let verdicts: Vec<_> = document.filtered.iter().map(|it| short(&it.published)).collect();
+        let response = Figure::Response;
+        assert_eq!(
+            verdicts,
+            [vec![(response, 0.22, false)], vec![(response, 4.11, true)], vec![], vec![]]
+        );
+        let (smc, tcp) = SMC_AGAINST_TCP;
+        let workload = "CRR40(64B/8KB)".parse().unwrap();
+        assert_eq!(verdicts_of_transports(workload, smc, tcp), []);
+    }
+
+    fn verdicts_of_transports(workload: Workload, a: Transport, b: Transport) -> Vec<Published> {
+        verdicts(workload, None, a, b, Place::OneHost, &ALL)
     }
 
     #[test]

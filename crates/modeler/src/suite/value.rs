@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use jiff::SignedDuration;
@@ -14,7 +15,7 @@ use serde::de::{Deserializer, Error, IntoDeserializer, SeqAccess, Unexpected, Vi
 
 use crate::contention::{CPU_QUOTA_MAX, CPU_WEIGHT_MAX, CpuList, Neighbours};
 use crate::figure::Figure;
-use crate::plan::{Model, Requirement};
+use crate::plan::{FILTER_RULES_MAX, Model, Requirement};
 use crate::workload::{Units, Workload, parse_len};
 
 pub(super) fn workload<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Workload, D::Error> {
@@ -101,6 +102,19 @@ enum Level {
     Text(String),
 }
 
+pub(super) fn filter_rules<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<u32>, D::Error> {
+    let numbers: Vec<u32> = Deserialize::deserialize(deserializer)?;
+    numbers.into_iter().map(|number| within(0..=FILTER_RULES_MAX, number)).collect()
+}
+
+pub(super) fn some_filter_rules<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<u32>, D::Error> {
+    within(1..=FILTER_RULES_MAX, u32::deserialize(deserializer)?).map(Some)
+}
+
 pub(super) fn cpu_quota<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<u32>, D::Error> {
@@ -117,11 +131,14 @@ fn from_one_to<'de, D: Deserializer<'de>>(
     max: u32,
     deserializer: D,
 ) -> Result<Option<u32>, D::Error> {
-    let number = u32::deserialize(deserializer)?;
-    if (1..=max).contains(&number) {
-        return Ok(Some(number));
+    within(1..=max, u32::deserialize(deserializer)?).map(Some)
+}
+
+fn within<E: Error>(range: RangeInclusive<u32>, number: u32) -> Result<u32, E> {
+    if range.contains(&number) {
+        return Ok(number);
     }
-    let expected = format!("a number from 1 to {max}");
+    let expected = format!("a number from {} to {}", range.start(), range.end());
     Err(Error::invalid_value(Unexpected::Unsigned(number.into()), &expected.as_str()))
 }
 

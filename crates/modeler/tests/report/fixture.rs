@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use sidestep_modeler::contention::Contention;
 use sidestep_modeler::plan::{Model, Transport};
 use sidestep_modeler::result::{
-    Cell, Comparison, CpuCost, Document, Figure, Machine, Proof, Published, Remark, RemarkKind,
-    Required, Response, Sample, Spread, VERSION, Waits,
+    Cell, Comparison, CpuCost, Document, Figure, Filtered, Machine, Proof, Published, Remark,
+    RemarkKind, Required, Response, Sample, Spread, VERSION, Waits,
 };
 
 /// A suite with everything a report shows: a workload that gains much, one whose
@@ -22,6 +22,7 @@ pub(crate) fn document() -> Document {
         suite: Some("smc-r-2013".to_owned()),
         results: Vec::new(),
         comparisons: Vec::new(),
+        filtered: Vec::new(),
     };
     add(&mut document, "RR10(2KB/2KB)", Model::Threads, &names[..2], &[240.0, 26.0]);
     add(&mut document, "RR10(32KB/32KB)", Model::Threads, &names[..2], &[410.0, 150.0]);
@@ -90,6 +91,46 @@ pub(crate) fn busy() -> Document {
             ..throughput.clone()
         };
         comparison.required = vec![throughput, p99];
+    }
+    document
+}
+
+/// Short connections under none and three filters, over TCP and SMC.
+pub(crate) fn filtered() -> Document {
+    let mut document = Document { results: Vec::new(), comparisons: Vec::new(), ..document() };
+    let names = [Transport::Tcp, Transport::Smc];
+    for (rules, mean) in [(0, 2_400.0), (1_000, 2_500.0), (10_000, 2_600.0), (100_000, 2_550.0)] {
+        add(&mut document, "CRR40(64B/8KB)", Model::Threads, &names, &[mean, mean * 1.02]);
+        document.results.iter_mut().rev().take(2).for_each(|cell| cell.filter_rules = rules);
+        document.comparisons.last_mut().expect("the last one").filter_rules = rules;
+        if rules == 0 {
+            continue;
+        }
+        let ratio = mean / 2_400.0;
+        let filtered = names.map(|transport| Filtered {
+            workload: "CRR40(64B/8KB)".to_owned(),
+            transport,
+            model: Model::Threads,
+            rmbe: None,
+            contention: Contention::NONE,
+            filter_rules: rules,
+            throughput_ratio: 1.0 / ratio,
+            ci95: [0.97 / ratio, 1.02 / ratio],
+            response_ratio: ratio,
+            response_ci95: [ratio * 0.98, ratio * 1.03],
+            cpu_ratio: ratio * 1.01,
+            cpu_ci95: [ratio, ratio * 1.02],
+            published: match (transport, rules) {
+                (Transport::Tcp, 1_000) => {
+                    vec![published(Figure::Response, 0.22, ratio - 1.0, true)]
+                }
+                (Transport::Tcp, 10_000) => {
+                    vec![published(Figure::Response, 4.11, ratio - 1.0, true)]
+                }
+                _ => Vec::new(),
+            },
+        });
+        document.filtered.extend(filtered);
     }
     document
 }
@@ -202,6 +243,7 @@ fn add(
             model,
             rmbe: None,
             contention: Contention::NONE,
+            filter_rules: 0,
             a: *transport,
             b: transports[0],
             throughput_ratio: ratio,
@@ -245,6 +287,7 @@ fn cell(workload: &str, model: Model, transport: Transport, mean: f64) -> Cell {
         model,
         rmbe: None,
         contention: Contention::NONE,
+        filter_rules: 0,
         runs: RUNS,
         tps: Spread { median: tps, min: round(tps * 0.97), max: round(tps * 1.02) },
         mb_per_s: round(tps * 0.004),

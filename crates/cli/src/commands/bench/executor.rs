@@ -11,6 +11,7 @@ use sidestep_modeler::plan::{Entry, Plan, Transport};
 use sidestep_modeler::session::{Executor, RunError, RunOutcome};
 use thiserror::Error;
 
+use super::filter::{FilterError, Filters};
 use super::witness::LibraryWitness;
 
 /// Makes runs: here, or with the server side on another host.
@@ -18,6 +19,7 @@ pub(super) struct Bench {
     launcher: Launcher,
     remote: Option<RemoteServers>,
     surroundings: Option<Surroundings>,
+    filters: Filters,
     /// Present if the plan has that transport.
     _sockmap: Option<Redirect>,
 }
@@ -27,8 +29,8 @@ pub(super) struct Bench {
 struct Surroundings {
     contention: Contention,
     loops: Loops,
-    /// Starts workers within the limits.
-    launcher: Launcher,
+    /// Of workers.
+    confines: Confines,
     // After the processes that are in them: they go last.
     _groups: Option<CpuGroups>,
 }
@@ -49,12 +51,12 @@ impl Surroundings {
             (None, None) => None,
             (quota, weight) => Some(CpuGroups::create(*quota, *weight)?),
         };
-        let confines = |cpu_group| Confines { cpus: cpus.clone(), cpu_group };
+        let confines = |cgroup| Confines { cpus: cpus.clone(), cgroup };
         let beside = confines(groups.as_ref().map(CpuGroups::neighbours));
         Ok(Self {
             contention: contention.clone(),
             loops: Loops::start(launcher.sidestep(), *neighbours, &beside)?,
-            launcher: launcher.clone().confined(confines(groups.as_ref().map(CpuGroups::measured))),
+            confines: confines(groups.as_ref().map(CpuGroups::measured)),
             _groups: groups,
         })
     }
@@ -103,15 +105,26 @@ impl Bench {
         }
         let remote =
             server.map(|server| RemoteServers::connect(server, launcher.limits())).transpose()?;
-        Ok(Self { launcher, remote, surroundings: None, _sockmap: sockmap })
+        let filters = Filters::default();
+        Ok(Self { launcher, remote, surroundings: None, filters, _sockmap: sockmap })
     }
 }
 
 impl Executor for Bench {
     fn run(&mut self, entry: &Entry, transport: Transport) -> Result<RunOutcome, RunError> {
-        let Surroundings { launcher, loops, .. } =
+        let Surroundings { confines, loops, .. } =
             surroundings(&mut self.surroundings, &entry.contention, &self.launcher)
                 .map_err(|error| RunError::Hopeless(error.to_string()))?;
+        let mut confines = confines.clone();
+        if entry.filter_rules > 0 {
+            let group = match &self.remote {
+                Some(_) => Err(FilterError::Elsewhere),
+                None => self.filters.group(entry, transport),
+            };
+            let group = group.map_err(|error| RunError::Hopeless(error.to_string()))?;
+            confines.cgroup = Some(group.to_owned());
+        }
+        let launcher = &self.launcher.clone().confined(confines);
         let witness = &LibraryWitness;
         let mut local = LocalServers::new(launcher, witness);
         let servers: &mut dyn ServerSide = match &mut self.remote {

@@ -8,7 +8,7 @@ use sidestep_modeler::contention::{Contention, CpuList};
 use sidestep_modeler::plan::{Conduct, Entry, Extent, Model, Pace, Plan, Transport};
 use sidestep_modeler::result::{Document, Figure, Published};
 use sidestep_modeler::suite::published::{self, Place};
-use sidestep_modeler::suite::{Suite, SuiteError};
+use sidestep_modeler::suite::{Overrides, Suite, SuiteError};
 use sidestep_modeler::workload::{NameError, Units, Workload};
 use thiserror::Error;
 
@@ -57,11 +57,7 @@ impl Chosen {
         let conduct = conduct(args)?;
         let suite = args.suite.as_deref().map(Suite::find).transpose()?;
         let entries = match &suite {
-            Some(suite) => {
-                let models = (!args.model.is_empty()).then_some(&args.model[..]);
-                let neighbours = (!args.neighbours.is_empty()).then_some(&args.neighbours[..]);
-                suite.entries_with(&conduct, &limits(args), models, neighbours)
-            }
+            Some(suite) => suite.entries_with(&conduct, &limits(args), overrides(args)),
             None => entries(args, &conduct, &contentions(args))?,
         };
         if entries.is_empty() {
@@ -106,17 +102,33 @@ impl Chosen {
         all
     }
 
-    /// The same about one receive buffer against another.
-    pub(super) fn compare_buffers(&self, document: &mut Document) {
+    /// The same about one receive buffer against another, and about a filter against none.
+    pub(super) fn judge_across(&self, document: &mut Document) {
         if self.is_comparable {
             let place = self.place;
             published::compare_buffers(document, place);
-            self.users_suite().into_iter().for_each(|suite| suite.compare_buffers(document, place));
+            published::judge_filters(document, place);
+            if let Some(suite) = self.users_suite() {
+                suite.compare_buffers(document, place);
+                suite.judge_filters(document, place);
+            }
         }
     }
 
     fn users_suite(&self) -> Option<&Suite> {
         self.suite.as_ref().filter(|suite| Suite::builtin(&suite.name).is_none())
+    }
+}
+
+/// What of a suite's entries the command line takes the place of.
+fn overrides(args: &MeasureArgs) -> Overrides<'_> {
+    fn some<T>(values: &[T]) -> Option<&[T]> {
+        (!values.is_empty()).then_some(values)
+    }
+    Overrides {
+        models: some(&args.model),
+        neighbours: some(&args.neighbours),
+        filter_rules: some(&args.filter_rules),
     }
 }
 
@@ -127,17 +139,21 @@ fn entries(
 ) -> Result<Vec<Entry>, PlanError> {
     let units = if args.si { Units::Si } else { Units::Ibm };
     let models = if args.model.is_empty() { &[Model::Threads][..] } else { &args.model };
+    let filters = if args.filter_rules.is_empty() { &[0][..] } else { &args.filter_rules };
     let mut entries = Vec::new();
     for name in &args.workloads {
         let workload = Workload::parse(name, units)?;
         for &model in models {
-            entries.extend(contentions.iter().map(|contention| Entry {
-                workload,
-                model,
-                conduct: conduct.clone(),
-                contention: contention.clone(),
-                required: BTreeMap::new(),
-            }));
+            for contention in contentions {
+                entries.extend(filters.iter().map(|&filter_rules| Entry {
+                    workload,
+                    model,
+                    conduct: conduct.clone(),
+                    contention: contention.clone(),
+                    filter_rules,
+                    required: BTreeMap::new(),
+                }));
+            }
         }
     }
     Ok(entries)
@@ -227,6 +243,7 @@ fn options(args: &MeasureArgs) -> Vec<String> {
     value("--model", (!args.model.is_empty()).then(|| joined(&args.model)));
     value("--over", Some(joined(&args.over)));
     value("--neighbours", (!args.neighbours.is_empty()).then(|| joined(&args.neighbours)));
+    value("--filter-rules", (!args.filter_rules.is_empty()).then(|| joined(&args.filter_rules)));
     value("--cpu-quota", args.cpu_quota.map(|it| it.to_string()));
     value("--cpu-weight", args.cpu_weight.map(|it| it.to_string()));
     value("--cpus", args.cpus.as_ref().map(CpuList::to_string));
@@ -283,6 +300,7 @@ mod tests {
             "--model threads,event-loop --over smc,tcp,unix --runs 3 --duration 1500ms RR1(1B/1B)",
             "--count 50 --rate 12.5 --think 2ms --non-blocking --verify --ipv6 RR1(1B/1B)",
             "--neighbours 0,2,4:nice=19,1:idle RR1(1B/1B)",
+            "--filter-rules 0,1000,100000 RR1(1B/1B)",
             "--neighbours 2 --cpu-quota 50 --cpu-weight 1 --cpus 0,2-3 RR1(1B/1B)",
             "--wait-all --chunk 4KB --connections-per-loop 7 --rmbe 1MB --server h:1 RR1(1B/1B)",
         ] {
@@ -290,6 +308,7 @@ mod tests {
             let again = measure(&format!("{} RR1(1B/1B)", options(&args).join(" ")));
             assert_eq!(conduct(&again).unwrap(), conduct(&args).unwrap(), "{line}");
             assert_eq!(contentions(&again), contentions(&args), "{line}");
+            assert_eq!(again.filter_rules, args.filter_rules);
             assert_eq!(again.over, args.over);
             assert_eq!(
                 (again.runs, again.model, again.server),

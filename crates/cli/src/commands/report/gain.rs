@@ -74,7 +74,7 @@ pub(super) fn read(paths: &[impl AsRef<Path>]) -> Result<Vec<Measured>, ReadErro
 
 /// Request and response, SMC beside TCP, while nothing else wanted the CPUs.
 fn of_document(document: &Document) -> Vec<Measured> {
-    let is_quiet = |cell: &&Cell| cell.contention == Contention::NONE;
+    let is_quiet = |cell: &&Cell| cell.contention == Contention::NONE && cell.filter_rules == 0;
     let of_smc = document
         .results
         .iter()
@@ -102,6 +102,7 @@ impl Measured {
             (it.a, it.b) == (Transport::Smc, Transport::Tcp)
                 && (&it.workload, it.model, it.rmbe) == (&smc.workload, smc.model, smc.rmbe)
                 && it.contention == Contention::NONE
+                && it.filter_rules == 0
         })?;
         let [low, high] = compared.response_ci95;
         let is_seen = low > 1.0 || high < 1.0;

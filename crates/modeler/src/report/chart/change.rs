@@ -4,6 +4,8 @@
 //! -100 % while everything may rise without end, so a response time cut to a ninth
 //! would look small beside a throughput nine times as high: the same effect.
 
+use std::borrow::Cow;
+
 use maud::{Markup, html};
 
 use super::frame::{Frame, class, n};
@@ -15,9 +17,11 @@ use crate::report::units;
 /// What is compared, with a bar for each transport.
 #[derive(Debug)]
 pub(crate) struct Measure {
-    pub(crate) title: &'static str,
+    pub(crate) title: Cow<'static, str>,
     pub(crate) more_is_better: bool,
     pub(crate) changes: Vec<Change>,
+    /// The ratio that IBM has published.
+    pub(crate) theirs: Option<f64>,
 }
 
 /// The height of a bar, and its whisker.
@@ -35,8 +39,10 @@ pub(crate) struct Axis(Scale);
 
 impl Axis {
     pub(crate) fn of<'a>(measures: impl Iterator<Item = &'a Measure>) -> Self {
-        let changes = measures.flat_map(|measure| &measure.changes);
-        Self(Scale::ratios(changes.flat_map(|c| [c.ratio, c.ci95[0], c.ci95[1]])))
+        let of_change = |c: &Change| [c.ratio, c.ci95[0], c.ci95[1]];
+        let of_measure =
+            |measure: &'a Measure| measure.changes.iter().flat_map(of_change).chain(measure.theirs);
+        Self(Scale::ratios(measures.flat_map(of_measure)))
     }
 }
 
@@ -65,6 +71,7 @@ pub(crate) fn change_panel(measures: &[Measure], axis: Axis, label: &str) -> Mar
             @for (j, change) in (0_u32..).zip(&measure.changes) {
                 (bar(change, measure, &scale, middle + (f64::from(j) + 0.5 - bars / 2.0) * BAR_STEP, several))
             }
+            @if let Some(theirs) = measure.theirs { (mark(theirs, scale.at(theirs), middle, group_width)) }
             text class="name" text-anchor="middle" x=(n(middle)) y=(n(HEIGHT - 26.0)) { (measure.title) }
             text class="hint" text-anchor="middle" x=(n(middle)) y=(n(HEIGHT - 9.0)) {
                 (if measure.more_is_better { "↑ better" } else { "↓ better" })
@@ -109,6 +116,18 @@ fn bar(change: &Change, measure: &Measure, scale: &Scale, middle: f64, several: 
                 } {}
             }
             text text-anchor="middle" x=(n(middle)) y=(n(value_at)) { (value) }
+        }
+    }
+}
+
+/// A line through a group where IBM's figure is.
+fn mark(theirs: f64, y: f64, middle: f64, group_width: f64) -> Markup {
+    let (x1, x2) = (middle - group_width / 2.0 + 4.0, middle + group_width / 2.0 - 4.0);
+    html! {
+        g class="theirs" {
+            title { "IBM: " (units::change(theirs)) }
+            line x1=(n(x1)) x2=(n(x2)) y1=(n(y)) y2=(n(y)) {}
+            text text-anchor="end" x=(n(x2)) y=(n(y - 4.0)) { "IBM " (units::signed_percent(theirs)) }
         }
     }
 }

@@ -73,7 +73,7 @@ pub(super) fn cards(section: &Section<'_>) -> Markup {
             @if let Some(summary) = &summary { (caption(summary)) }
             div class="cards" {
                 @if let Some(summary) = &summary { (gains(summary)) }
-                (beside_ibm(&section.blocks))
+                (beside_ibm(section))
                 (proof(section))
             }
         }
@@ -117,11 +117,12 @@ fn range(overall: Overall, show: fn(f64) -> String, count: usize) -> String {
     format!("{} to {}", show(overall.min), show(overall.max))
 }
 
-fn beside_ibm(blocks: &[Block<'_>]) -> Markup {
-    let published: Vec<bool> = blocks
-        .iter()
-        .flat_map(Block::compared)
+fn beside_ibm(section: &Section<'_>) -> Markup {
+    let of_transports = section.blocks.iter().flat_map(Block::compared);
+    let of_filters = section.document.filtered.iter().flat_map(|filtered| &filtered.published);
+    let published: Vec<bool> = of_transports
         .flat_map(|(_, comparison)| &comparison.published)
+        .chain(of_filters)
         .filter(|figure| figure.lacking.is_none())
         .map(|figure| figure.beaten)
         .collect();
@@ -197,6 +198,9 @@ fn name_of(section: &Section<'_>, comparison: &Comparison) -> String {
     }
     if comparison.contention != Contention::NONE {
         name += &format!(" beside {}", comparison.contention);
+    }
+    if comparison.filter_rules > 0 {
+        name += &format!(" under {}", units::filter_rules(comparison.filter_rules));
     }
     name
 }

@@ -105,24 +105,28 @@ fn measures(block: &Block<'_>) -> Vec<Measure> {
     };
     vec![
         Measure {
-            title: "Throughput",
+            title: "Throughput".into(),
             more_is_better: true,
             changes: changes(|c| (c.throughput_ratio, c.ci95)),
+            theirs: None,
         },
         Measure {
-            title: "CPU client",
+            title: "CPU client".into(),
             more_is_better: false,
             changes: changes(|c| (c.cpu_ratio_client, c.cpu_ci95_client)),
+            theirs: None,
         },
         Measure {
-            title: "CPU server",
+            title: "CPU server".into(),
             more_is_better: false,
             changes: changes(|c| (c.cpu_ratio_server, c.cpu_ci95_server)),
+            theirs: None,
         },
         Measure {
-            title: "Response",
+            title: "Response".into(),
             more_is_better: false,
             changes: changes(|c| (c.response_ratio, c.response_ci95)),
+            theirs: None,
         },
     ]
 }
