@@ -7,7 +7,7 @@
 //!
 //! * rules are put into up to five groups by what they are narrow in, and each group has its tree;
 //! * a packet walks one tree after the other, and leaves out those whose first rule is behind what
-//!   it has found;
+//!   it has found, and those none of whose rules reaches to it;
 //! * in each part of the space, rules behind one that covers all of the part are dropped;
 //! * a part with few rules is a leaf: these are tested in order, and only for what the way there
 //!   has not decided already.
@@ -185,4 +185,55 @@ fn groups(family: Family, ranked: &Ranked) -> Vec<Vec<u32>> {
     }
     groups.retain(|group| !group.is_empty());
     groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::ACCEPT;
+    use crate::packet::{Packet, Way};
+    use crate::profiles::Profile;
+    use crate::rule::{Direction, Rule};
+
+    struct NoNames;
+
+    impl Names for NoNames {
+        fn interface(&self, _: &str) -> Option<u32> {
+            None
+        }
+
+        fn user(&self, _: &str) -> Option<u32> {
+            None
+        }
+    }
+
+    /// How many nodes a packet of IPv4 meets.
+    fn steps(graph: &Graph, packet: &Packet) -> usize {
+        let [_, root, _, default] = graph.nodes()[0];
+        let mut key = packet.key();
+        key[field::BEST] = default;
+        let (mut at, mut steps) = (root, 0);
+        while at != 0 {
+            let [field, low, span, other] = graph.nodes()[at as usize];
+            steps += 1;
+            let goes_on = field != ACCEPT && key[field as usize].wrapping_sub(low) <= span;
+            at = if goes_on { at + 1 } else { other };
+        }
+        steps
+    }
+
+    #[test]
+    fn a_packet_that_no_rule_reaches_leaves_a_tree_at_its_head() {
+        let packet = |from: &str, way| {
+            Packet::between(6, from.parse().unwrap(), "192.168.0.9:1033".parse().unwrap(), way)
+        };
+        let exact = Profile::Ibm.list(10_000, 2);
+        let graph = compile(&exact, &NoNames).unwrap().graph;
+        assert_eq!(steps(&graph, &packet("127.0.0.1:1", Way::In)), 1);
+        assert!(steps(&graph, &packet("10.64.0.9:1", Way::In)) > 10);
+        let arriving = |rule: Rule| Rule { direction: Direction::In, ..rule };
+        let arriving: Vec<Rule> = exact.rules.into_iter().map(arriving).collect();
+        let graph = compile(&RuleList::new(arriving, exact.default), &NoNames).unwrap().graph;
+        assert!(steps(&graph, &packet("10.64.0.9:1", Way::Out)) <= 3);
+    }
 }

@@ -1,7 +1,7 @@
 //! One tree of the graph.
 
 use crate::graph::{Mark, Node};
-use crate::region::{Range, Ranked, Region};
+use crate::region::{Range, Ranked, Region, field};
 
 /// Where a tree is put, and what it is made of.
 pub(super) struct Tree<'a> {
@@ -60,6 +60,10 @@ enum Crossing {
     Apart,
 }
 
+/// What is tested at the head of a tree, and how much of it the rules may reach for the test to be worth its step: half of all
+/// addresses, one direction.
+const HEAD: [(usize, u32); 3] =
+    [(field::SOURCE, u32::MAX / 2), (field::DESTINATION, u32::MAX / 2), (field::WAY, 0)];
 /// Rules that are tested one after the other.
 const LEAF_RULES: usize = 4;
 /// Splits above a leaf.
@@ -68,10 +72,29 @@ const DEPTH_MAX: u32 = 48;
 const SAMPLE: usize = 128;
 
 impl Tree<'_> {
-    /// Grows the tree of some rules, which are there by their places in `ranked`.
+    /// Grows the tree of some rules, which are there by their places in `ranked`. A packet from or to where none of them
+    /// reaches, or of another direction, leaves it at its head.
     pub(super) fn grow(&mut self, rules: Vec<u32>, room: u64) -> Result<(), Full> {
         let room = room * rules.len() as u64;
-        self.part(rules, Region::ALL, room, 0)
+        let mut bounds = Region::ALL;
+        if rules.len() > LEAF_RULES {
+            for (field, span_max) in HEAD {
+                let range = self.hull(&rules, field);
+                if range.span() <= span_max {
+                    let test = self.add([field as u32, range.low, range.span(), 0])?;
+                    self.exits.push(test);
+                    bounds.0[field] = range;
+                }
+            }
+        }
+        self.part(rules, bounds, room, 0)
+    }
+
+    /// The least range that holds those of all these rules.
+    fn hull(&self, rules: &[u32], field: usize) -> Range {
+        let ranges = rules.iter().map(|&rule| self.ranked[rule as usize].1.0[field]);
+        let both = |a: Range, b: Range| Range { low: a.low.min(b.low), high: a.high.max(b.high) };
+        ranges.reduce(both).unwrap_or(Range::ALL)
     }
 
     /// A part of the space, with those of the rules that reach into it.
