@@ -707,6 +707,42 @@ def an_enforced_port_is_closed_to_all_but_the_gateway():
 
 
 @test
+def a_rule_of_the_filter_demands_tls():
+    if os.environ.get("MOUNTS") != "own":
+        return print("a_rule_of_the_filter_demands_tls: skipped, without a mount namespace of its own")
+    for kind, at in (("bpf", "/sys/fs/bpf"), ("tmpfs", "/run")):
+        subprocess.run(("mount", "-t", kind, "none", at), check=True, timeout=PATIENCE)
+    recorder, port = Recorder(), free_port()
+    with open(path("rules"), "w") as file:
+        file.writelines(f"permit tcp any any:{it} both tls\npermit tcp any:{it} any both tls\n"
+                        for it in (recorder.port, port))
+    with Group(f"sidestep-rule-{os.getpid()}") as group, Gateway(outbound(port) + inbound(port)):
+        applied = command("filter", "apply", path("rules"), "--cgroup", group.at)
+        assert applied.returncode == 0, applied.stderr
+        said = os.urandom(300_000)
+        program = server(port, group)
+        held = threading.Thread(target=lambda: setattr(held, "out", program.communicate(timeout=PATIENCE)[0]))
+        held.start()
+        status, heard = client(port, said, group=group)
+        held.join(PATIENCE)
+        assert (status, heard == said, held.out == said) == (0, True, True), (status, len(heard))
+        denied = json.loads(command("filter", "show", "--json").stdout)["packets_denied"]
+        # No rule of TLS is about this port, so the connection begins, and no byte of it leaves.
+        words = ("python3", "-c", CLIENT, str(recorder.port))
+        plain = subprocess.Popen(words, stdin=subprocess.PIPE, preexec_fn=group.enter)
+        plain.stdin.write(SECRET)
+        plain.stdin.close()
+        end = time.monotonic() + PATIENCE
+        while json.loads(command("filter", "show", "--json").stdout)["packets_denied"] == denied:
+            assert time.monotonic() < end and plain.poll() is None, "nothing was denied"
+            time.sleep(0.05)
+        plain.kill()
+        plain.wait(PATIENCE)
+        assert recorder.heard == b"", recorder.heard
+        assert command("filter", "remove").returncode == 0
+
+
+@test
 def other_ports_are_left_as_they_are():
     recorder = Recorder(resets=True)
     with Gateway(outbound(free_port())):
