@@ -110,6 +110,9 @@ fn draft(rule: &Value, direction: Direction) -> Result<Draft, String> {
 
 fn condition(draft: &mut Draft, condition: &Value) -> Result<(), String> {
     let (left, right) = (&condition["left"], &condition["right"]);
+    if left["ct"]["key"] == "state" {
+        return Err("it looks at the state of connections".to_owned());
+    }
     if condition["op"] != "==" {
         return Err(format!("it compares by `{}`", condition["op"].as_str().unwrap_or("?")));
     }

@@ -101,7 +101,7 @@ fn of_nft() {
         "# left out: chain old input: another chain has the same hook: packets would have to pass both
 permit tcp 10.0.0.0/8 any:22 in
 permit tcp 10.0.0.0/8 any:80-90 in
-# left out: rule 5 of filter input: it compares by `in`
+# left out: rule 5 of filter input: it looks at the state of connections
 permit icmp6:135 any any in on eth0
 # left out: rule 7 of filter input: it asks the set `@bad`
 # left out: rule 8 of filter forward: a forwarded packet is judged where it leaves
