@@ -229,6 +229,29 @@ fn limits_of_the_cpu_time_are_set_and_taken_away() {
 
 /// The loops use CPU time while the measurement lasts, and end even if it is killed.
 #[test]
+fn a_workload_is_set_against_itself_without_a_filter() {
+    if let Err(lacking) = sidestep_bpf::available() {
+        return println!("skipped: {lacking}");
+    }
+    let place = Place::new();
+    let mut command = bench(&place, &SHORT);
+    command.args(["--over", "tcp", "--filter-rules", "0,10", "CRR2(64B/1KB)"]);
+    let (status, result) = measure(&mut command, &place);
+    assert_eq!(status, Some(0), "{result}");
+    let rules = |of: &str| -> Vec<u64> {
+        let all = result[of].as_array().unwrap().iter();
+        all.map(|it| it["filter_rules"].as_u64().unwrap()).collect()
+    };
+    assert_eq!((rules("results"), rules("filtered")), (vec![0, 10], vec![10]));
+    assert!(result["filtered"][0]["response_ratio"].as_f64().unwrap() > 0.0);
+
+    let both = ["--over", "tcp", "--filter-rules", "10", "--cpu-quota", "50", "CRR2(64B/1KB)"];
+    let (status, errors) = refusal(&place, &[&SHORT[..], &both].concat());
+    assert_eq!(status, Some(1));
+    assert!(errors.contains("has a control group of its own"), "{errors}");
+}
+
+#[test]
 fn neighbours_do_not_outlive_a_measurement_that_is_killed() {
     let place = Place::new();
     let allowed = Process::myself().unwrap().status().unwrap().cpus_allowed_list.unwrap();

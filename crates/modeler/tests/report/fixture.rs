@@ -179,6 +179,16 @@ pub(crate) fn hostile() -> Document {
         cell.transport_proof.fallbacks = BTreeMap::from([(ATTACK.to_owned(), u64::MAX)]);
         cell.remarks = vec![remark(RemarkKind::Bimodal, ATTACK)];
     }
+    document.filtered = filtered().filtered;
+    for (i, filtered) in document.filtered.iter_mut().enumerate() {
+        let bad = |k: usize| figures[(i + k) % figures.len()];
+        filtered.workload = ATTACK.to_owned();
+        filtered.filter_rules = u32::MAX - i as u32;
+        (filtered.throughput_ratio, filtered.ci95) = (bad(0), [bad(1), bad(2)]);
+        (filtered.response_ratio, filtered.response_ci95) = (bad(3), [bad(4), bad(5)]);
+        let theirs = |theirs| Published { theirs, ..published(Figure::Response, 0.0, 0.0, true) };
+        filtered.published = vec![Published { source: ATTACK.to_owned(), ..theirs(bad(6)) }];
+    }
     for (i, comparison) in document.comparisons.iter_mut().enumerate() {
         let bad = |k: usize| figures[(i + k) % figures.len()];
         comparison.workload = ATTACK.to_owned();

@@ -93,8 +93,11 @@ fn change(filtered: &Filtered) -> Change {
     Change { transport, ratio, ci95 }
 }
 
+/// IBM's ratio, if it can be drawn.
 fn theirs(published: &Published) -> Option<f64> {
-    (published.figure == Figure::Response).then_some(1.0 + published.theirs)
+    let ratio = 1.0 + published.theirs;
+    let is_drawn = published.figure == Figure::Response && ratio.is_finite() && ratio > 0.0;
+    is_drawn.then_some(ratio)
 }
 
 fn row(filtered: &Filtered) -> Markup {
