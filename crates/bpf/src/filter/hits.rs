@@ -2,7 +2,7 @@
 //!
 //! CPUs that count in the same cache line wait for each other longer than a walk takes. So each has counters of its own, as
 //! long as all of them together take no more than [`LEN_MAX`]; with longer lists several CPUs share some. The time is that of the
-//! kernel's last tick, which costs a tenth of one that is asked of the clock.
+//! kernel's last tick, which is in memory: no clock is asked.
 
 use aya::maps::{Array, MapData, MapError};
 use sidestep_filter::graph::{NO_RULE, ORDERS, RULE_SHIFT};
