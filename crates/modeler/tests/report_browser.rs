@@ -11,7 +11,6 @@ use sidestep_modeler::report::html;
 #[path = "report/browser.rs"]
 mod browser;
 #[path = "report/fixture.rs"]
-#[expect(dead_code, reason = "documents of other tests")]
 mod fixture;
 
 use browser::{Browser, check_page, chromium};

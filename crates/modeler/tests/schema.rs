@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use sidestep_modeler::report::json;
 
 #[path = "report/fixture.rs"]
-#[expect(dead_code, reason = "documents of other tests")]
 mod fixture;
 
 #[test]
