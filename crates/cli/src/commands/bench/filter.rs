@@ -7,7 +7,7 @@
 //!
 //! Filters stay to the end of a measurement, because the runs of their entries take turns.
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::{self, BTreeMap};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
@@ -56,10 +56,11 @@ impl Filters {
             return Err(FilterError::TwoGroups);
         }
         let rules = entry.filter_rules;
-        if !self.0.contains_key(&rules) {
-            self.0.insert(rules, Judged::make(rules)?);
-        }
-        Ok(self.0[&rules].cgroup.path())
+        let judged = match self.0.entry(rules) {
+            btree_map::Entry::Occupied(it) => it.into_mut(),
+            btree_map::Entry::Vacant(it) => it.insert(Judged::make(rules)?),
+        };
+        Ok(judged.cgroup.path())
     }
 }
 
