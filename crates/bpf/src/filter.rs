@@ -40,7 +40,6 @@ pub use groups::{GroupNumbers, NumberedGroup};
 pub use hits::Hits;
 pub use log::{Identity, LINES_MAX, Log, LogLine, Totals};
 pub use partners::tell_partner;
-pub use protection::tell_protected;
 pub use question::is_denied;
 pub use rule_set::RuleSet;
 
@@ -238,7 +237,7 @@ impl Filter {
     /// A loader of sets, with the maps that all of them write to.
     fn shared(&self) -> EbpfLoader<'static> {
         let mut loader = EbpfLoader::new();
-        for map in log::MAPS.into_iter().chain([groups::MAP, partners::MAP, protection::MAP]) {
+        for map in log::MAPS.into_iter().chain([groups::MAP, partners::MAP]) {
             loader.map_pin_path(map.name, self.pins.join(map.name));
         }
         loader
@@ -408,7 +407,7 @@ struct Set {
 
 impl Set {
     fn load(loader: &mut EbpfLoader<'_>, rules: &RuleSet<'_>, slot: u8) -> Result<Self, BpfError> {
-        let shared = [groups::MAP, partners::MAP, protection::MAP];
+        let shared = [groups::MAP, partners::MAP];
         let maps = [&programs::set_maps(rules)[..], &log::MAPS, &shared].concat();
         let [arrives, leaves] = WAYS.map(|way| judge_of(rules, slot, way));
         let forwarded = judge_of(rules, slot, FORWARDED);

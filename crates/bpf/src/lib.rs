@@ -57,7 +57,7 @@ pub use detached::DetachedFileSystem;
 pub use error::BpfError;
 pub use filter::{
     Enforcement, Filter, GroupNumbers, Hits, Identity, LINES_MAX, Log, LogLine, NumberedGroup,
-    RuleSet, Totals, is_denied, tell_partner, tell_protected,
+    RuleSet, Totals, is_denied, tell_partner,
 };
 pub use forwarding::{FLOWS_MAX, Flow, Forwarding, Hop, Lease, ROUTES_MAX, Tally};
 pub use others::{PacketProgram, interface_programs, packet_programs};

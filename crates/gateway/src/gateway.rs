@@ -651,15 +651,6 @@ impl Gateway {
     }
 }
 
-/// Tells the IP filter of the host that this N has TLS, for rules that ask for it.
-fn tell_protected(n: &TcpStream) {
-    if let Err(error) = sidestep_bpf::tell_protected(n) {
-        log::warn!(
-            "the IP filter does not hear that a connection has TLS ({error}): rules with `tls` deny it"
-        );
-    }
-}
-
 /// Whether the IP filter of the host denies N, at either end that is known here.
 fn is_denied(session: &Session, interface: u32) -> bool {
     session.networks().any(|n| is_denied_at(n, interface))
@@ -696,7 +687,6 @@ impl Gateway {
         now: Duration,
     ) {
         let Some((offer, h)) = self.join(offer, h, &setup) else { return };
-        tell_protected(&offer.connection);
         self.last_session += 1;
         let (number, uid) = (self.last_session, offer.uid);
         let is_under_way = |it: &&Known| it.session.uid() == uid && it.session.is_shaking_hands();
@@ -842,10 +832,8 @@ impl Gateway {
         u32::try_from(denied.len()).unwrap_or(u32::MAX)
     }
 
-    /// The IP filter may be another one, which knows nothing of links and TLS.
+    /// The IP filter may be another one, which knows nothing of links.
     fn tell_filter_again(&mut self) {
-        let protected = self.sessions.values().filter(|known| known.session.is_protected());
-        protected.flat_map(|known| known.session.networks()).for_each(tell_protected);
         for place in &self.places {
             if let Some(Nic::Soft(rnic, partners)) = self.host.device(place.id) {
                 partners.tell_again(rnic);

@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 use std::fs;
+use std::mem;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -19,11 +20,12 @@ use nix::sys::socket::{GetSockOpt, setsockopt};
 use nix::{getsockopt_impl, sockopt_impl};
 use rustls::pki_types::CertificateDer;
 use rustls::time_provider::DefaultTimeProvider;
-use sidestep_proto::protection::{GATEWAY_MARK, Role, RuleName, Subject};
+use sidestep_proto::protection::{Role, RuleName, Subject};
 use sidestep_tls::failure::Alert;
 use sidestep_tls::rule::{Identity, Rule, Trust};
 use sidestep_tls::{Failure, Material, Peer, Setup, check, setup};
 use sidestep_wire::host_control::Side;
+use sidestep_wire::verdict::GATEWAY_MARK;
 
 use crate::control::Offer;
 use crate::handshakes::Handshakes;
@@ -39,6 +41,9 @@ const UNASKED: &str = "its program has older rules and does not ask for TLS; sid
 /// The agent's program would drop what the gateway sends.
 const UNMARKED: &str =
     "its rule is enforced, and the gateway may not mark it; give it CAP_NET_ADMIN";
+/// The IP filter would, where it asks for TLS.
+const MAY_NOT_MARK: &str = "connections that have TLS cannot be marked (SO_MARK): rules of the IP filter with `tls` deny them; \
+                            give the gateway CAP_NET_ADMIN";
 
 /// `SO_NETNS_COOKIE` of `asm-generic/socket.h`; Linux 5.14.
 const SO_NETNS_COOKIE: i32 = 71;
@@ -58,6 +63,8 @@ pub(crate) struct Protection {
     rules: Vec<Known>,
     refusals: VecDeque<Refusal>,
     pub(crate) handshakes: Handshakes,
+    /// The log has been told that connections cannot be marked.
+    has_told_of_marks: bool,
 }
 
 /// A rule, and what has become of its connections.
@@ -121,7 +128,7 @@ impl Protection {
     /// With these rules, the first that has a connection first.
     pub(crate) fn new(rules: Vec<Rule>, handshakes: Handshakes) -> Self {
         let rules = rules.into_iter().map(Known::read).collect();
-        Self { rules, refusals: VecDeque::new(), handshakes }
+        Self { rules, refusals: VecDeque::new(), handshakes, has_told_of_marks: false }
     }
 
     /// What is to become of a connection that was handed over.
@@ -130,13 +137,16 @@ impl Protection {
         let found = self.rules.iter().find(|known| known.has(&subject, offer.rule));
         let (name, words) = match (found, offer.rule) {
             (None, None) => return Verdict::Plain,
-            (Some(Known { setup: Ok(setup), .. }), Some(name)) => match claim(setup, offer) {
-                Ok(()) => {
-                    let peer = Peer { address: subject.peer, resolved: offer.resolved.clone() };
-                    return Verdict::Protected(setup.clone(), peer);
+            (Some(Known { setup: Ok(setup), .. }), Some(name)) => {
+                let setup = setup.clone();
+                match self.mark(&offer.connection, setup.rule().enforce) {
+                    Ok(()) => {
+                        let peer = Peer { address: subject.peer, resolved: offer.resolved.clone() };
+                        return Verdict::Protected(setup, peer);
+                    }
+                    Err(error) => (name, format!("{UNMARKED}: {error}")),
                 }
-                Err(error) => (name, format!("{UNMARKED}: {error}")),
-            },
+            }
             (Some(Known { setup: Err(words), .. }), Some(name)) => (name, words.clone()),
             (None, Some(name)) => (name, UNKNOWN.to_owned()),
             (Some(known), None) => (known.rule.name(), UNASKED.to_owned()),
@@ -158,6 +168,21 @@ impl Protection {
     pub(crate) fn note_failure(&mut self, ends: Ends, of: (Role, RuleName), failure: &Failure) {
         let alert = failure.alert().map(Alert::number);
         self.refuse(ends, of, (failure.to_string(), alert));
+    }
+
+    /// Says to the kernel's filters that nothing but TLS goes by N.
+    ///
+    /// **Errors**: this process may not, and they have to know.
+    fn mark(&mut self, n: &TcpStream, is_enforced: bool) -> nix::Result<()> {
+        match setsockopt(n, Mark, &GATEWAY_MARK) {
+            Err(error) if !is_enforced => {
+                if !mem::replace(&mut self.has_told_of_marks, true) {
+                    log::warn!("{MAY_NOT_MARK}: {error}");
+                }
+                Ok(())
+            }
+            told => told,
+        }
     }
 
     fn refuse(
@@ -200,14 +225,6 @@ impl Protection {
     pub(crate) fn status(&self) -> (Vec<RuleStatus>, Vec<Refusal>) {
         let rules = self.rules.iter().map(Known::status).collect();
         (rules, self.refusals.iter().cloned().collect())
-    }
-}
-
-/// Has bytes leave on a connection whose rule is enforced: no program but the gateway may send there.
-fn claim(setup: &Setup, offer: &Offer) -> nix::Result<()> {
-    match setup.rule().enforce {
-        true => setsockopt(&*offer.connection, Mark, &GATEWAY_MARK),
-        false => Ok(()),
     }
 }
 

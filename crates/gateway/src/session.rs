@@ -955,12 +955,6 @@ impl Session {
         }
     }
 
-    /// Whether the handshake of TLS goes on.
-    /// TLS protects it, or it stays in the memory of the host by a rule of TLS.
-    pub(crate) fn is_protected(&self) -> bool {
-        matches!(&self.stage, Stage::Protected(_) | Stage::Joined(_))
-    }
-
     /// The peer has not agreed to TLS yet.
     pub(crate) fn is_shaking_hands(&self) -> bool {
         matches!(&self.stage, Stage::Protected(it) if it.is_shaking_hands())

@@ -27,10 +27,6 @@ pub const RULES_MAX: usize = 16;
 /// Entries of one list of a scope, at most.
 pub const ENTRIES_MAX: usize = 8;
 
-/// The mark (`SO_MARK`) of connections on which a gateway speaks TLS: by it the agent's program lets bytes of rules leave that are enforced.
-/// It takes CAP_NET_ADMIN to set one. Of its bits none is used by kube-proxy, Calico, Cilium or Tailscale.
-pub const GATEWAY_MARK: u32 = 0x53;
-
 /// Which end of TLS this host has, which is that of the TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {

@@ -29,7 +29,8 @@
 //!
 //! # TLS
 //!
-//! Rules may ask for TLS. Of a connection that it protects the gateway says so to the filter, by [`PROTECTED`], before its first record.
+//! Rules may ask for TLS. A connection that it protects, the gateway marks (`SO_MARK`) by [`GATEWAY_MARK`], before its first record. The
+//! kernel keeps the mark with the socket, so filters that come later know of it as well.
 //!
 //! # What is told
 //!
@@ -58,8 +59,9 @@ pub const IN: i32 = 2;
 pub const LINKED: i32 = 3;
 /// The option: it has none any more.
 pub const UNLINKED: i32 = 4;
-/// The option: on this connection the gateway speaks TLS and nothing else. The value is a number of 64 bits, and means nothing.
-pub const PROTECTED: i32 = 5;
+/// The mark (`SO_MARK`) of connections on which a gateway speaks TLS and nothing else. It takes CAP_NET_ADMIN or CAP_NET_RAW to set
+/// one. Of its bits none is used by kube-proxy, Calico, Cilium or Tailscale.
+pub const GATEWAY_MARK: u32 = 0x53;
 
 /// The value of the option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

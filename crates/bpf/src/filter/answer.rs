@@ -69,14 +69,14 @@ impl End {
     const DESTINATION: Self = Self { address: field::DESTINATION, port: field::DESTINATION_PORT };
 }
 
-/// What is no question passes. What the gateway tells is noted, whatever list is in force.
+/// What is no question passes. What the gateway tells of its links is noted, whatever list is in force.
 pub(super) fn gate() -> Program {
     let mut a = Assembler::default();
     a.mov(R6, R1);
     a.load_32(R1, R6, sockopt::LEVEL);
     a.jump_if_not_equal(R1, verdict::LEVEL, "open");
     a.load_32(R7, R6, sockopt::OPTNAME);
-    for option in [verdict::LINKED, verdict::UNLINKED, verdict::PROTECTED] {
+    for option in [verdict::LINKED, verdict::UNLINKED] {
         a.jump_if_equal(R7, option, "told");
     }
     pass_on(&mut a, JUDGES_ASKED, ANSWERS);
@@ -91,9 +91,6 @@ fn note(a: &mut Assembler) {
     // The upper half is the group.
     a.shift_left_immediate(R0, 32);
     a.jump_if_not_equal(R0, 0, "refused");
-    a.jump_if_not_equal(R7, verdict::PROTECTED, "link");
-    protection::note(a);
-    a.label("link");
     partners::note(a);
     a.label("noted");
     // The kernel, which knows no such option, is not asked.

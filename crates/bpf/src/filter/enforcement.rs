@@ -1,15 +1,15 @@
-//! Connections on which no program but one with a mark sends bytes.
+//! Rules with `tls` alone, without a filter: what leaves on connections that are not protected.
 //!
-//! The rules are a list as any other, with the same walk, and three questions around it:
+//! The rules are a list as any other, with the same walk, and what they ask of a connection is what a filter asks
+//! ([`protection`]):
 //!
 //! ```text
-//!   packet that leaves ──> of TCP, and its socket unmarked? ──> walk ──> denied? ──> with bytes? ──> counted, told, dropped
-//!                             │ no                               │ no            │ no
-//!                             └──────────────> passes <──────────┴───────────────┘
+//!   packet that leaves ──> of TCP, and not protected? ──> walk ──> needs TLS? ──> with bytes? ──> counted, told, dropped
+//!                             │ no                           │ no            │ no
+//!                             └────────────> passes <────────┴───────────────┘
 //! ```
 //!
-//! A mark (`SO_MARK`) takes CAP_NET_ADMIN, so a program cannot give its socket one; and a socket that is passed on to another process
-//! is marked there. Segments without bytes pass: connections begin, and can be passed on before their first byte.
+//! Segments without bytes pass: connections begin, and can be passed on before their first byte.
 //!
 //! Nothing is pinned: the program goes with the process that holds this.
 
@@ -23,13 +23,14 @@ use aya::{Ebpf, EbpfLoader};
 use sidestep_filter::graph::DENIES;
 
 use super::entry::{ENTRY, Entry, Words};
-use super::frame::{HEADER, Hook, VERDICT, load_header, skb, sock};
+use super::frame::{skb, sock};
 use super::hits::{self, HITS};
 use super::log::{self, LOG, LogLine};
 use super::pins::{of_kernel, of_map};
 use super::programs::{self, WAYS, fill};
+use super::protection;
 use super::rule_set::RuleSet;
-use crate::assembler::Register::{R0, R1, R2, R6, R7, R8, R10};
+use crate::assembler::Register::{R0, R1, R6, R7};
 use crate::assembler::{Assembler, Helper};
 use crate::error::BpfError;
 use crate::loaded::program;
@@ -48,15 +49,14 @@ pub struct Enforcement {
 }
 
 impl Enforcement {
-    /// Attaches the rules to the cgroup at this path. What they deny, sockets with this mark may send. The rules name no
-    /// control groups; those that deny have to be logged to be told.
+    /// Attaches the rules to the cgroup at this path. They name no control groups; those that drop have to be logged to be told.
     ///
     /// # Errors
     /// The kernel refuses or cannot do it ([`BpfError::Privilege`], [`BpfError::Kernel`]); the path is not a cgroup's.
-    pub fn attach(cgroup: &Path, rules: &RuleSet<'_>, mark: u32) -> Result<Self, BpfError> {
+    pub fn attach(cgroup: &Path, rules: &RuleSet<'_>) -> Result<Self, BpfError> {
         let group = File::open(cgroup).map_err(|error| BpfError::of_file(cgroup, error))?;
         let maps = [&programs::set_maps(rules)[..], &log::MAPS].concat();
-        let object = object_file::write(&maps, &[program_of(rules, mark)]);
+        let object = object_file::write(&maps, &[program_of(rules)]);
         let mut loaded = EbpfLoader::new()
             .load(&object)
             .map_err(|error| BpfError::of_kernel("load BPF maps", &error))?;
@@ -102,17 +102,17 @@ impl AsFd for Enforcement {
     }
 }
 
-fn program_of(rules: &RuleSet<'_>, mark: u32) -> Program {
+fn program_of(rules: &RuleSet<'_>) -> Program {
     let [_, way] = WAYS;
     let mut a = Assembler::default();
     a.mov(R6, R1);
-    pass_marked(&mut a, mark);
+    pass_others(&mut a);
     programs::store_key(&mut a, rules, 0, way);
     programs::walk(&mut a, rules.graph.steps());
-    a.and_immediate(R7, DENIES as i32);
-    a.jump_if_equal(R7, 0, "pass");
-    pass_without_bytes(&mut a);
-    a.load_32(R7, R10, VERDICT);
+    protection::judge(&mut a, rules.graph, way);
+    a.mov(R1, R7);
+    a.and_immediate(R1, DENIES as i32);
+    a.jump_if_equal(R1, 0, "pass");
     rules.counters().count(&mut a);
     log::tell(&mut a, rules.graph, rules.identity, way.hook);
     a.label("drop");
@@ -124,47 +124,13 @@ fn program_of(rules: &RuleSet<'_>, mark: u32) -> Program {
     Program { name: NAME, section: way.section, code: a.finish() }
 }
 
-/// What belongs to no socket, to one that is no connection yet or no more, or to one that is marked.
-fn pass_marked(a: &mut Assembler, mark: u32) {
+/// What belongs to no socket, or to one that is no connection yet or no more; and what is protected, which need not be walked for.
+fn pass_others(a: &mut Assembler) {
     a.load_64(R1, R6, skb::SK);
     a.jump_if_equal(R1, 0, "pass");
     a.call(Helper::SkFullsock);
     a.jump_if_equal(R0, 0, "pass");
     a.load_32(R1, R0, sock::PROTOCOL);
     a.jump_if_not_equal(R1, sock::TCP, "pass");
-    a.load_32(R1, R0, sock::MARK);
-    a.jump_if_equal(R1, mark.cast_signed(), "pass");
-}
-
-/// What ends with its TCP header. Where that is not found at once it is no segment that the kernel makes by itself.
-fn pass_without_bytes(a: &mut Assembler) {
-    const IPV4_LEN: i32 = 20;
-    const IPV6_LEN: i32 = 40;
-    /// Where the TCP header says how many words of four bytes it has, in the upper half.
-    const DATA_OFFSET: i32 = 12;
-    let hook = Hook::Socket;
-    a.mov_immediate(R2, 0);
-    a.load_32(R1, R6, skb::PROTOCOL);
-    a.jump_if_equal(R1, skb::IPV6, "begins with IPv6");
-    load_header(a, hook, IPV4_LEN, "drop");
-    a.load_8(R8, R10, HEADER);
-    a.and_immediate(R8, 0x0f);
-    a.shift_left_immediate(R8, 2);
-    a.jump("header of TCP");
-    a.label("begins with IPv6");
-    load_header(a, hook, IPV6_LEN, "drop");
-    a.mov_immediate(R8, IPV6_LEN);
-    a.load_8(R1, R10, HEADER + 6);
-    a.jump_if_not_equal(R1, sock::TCP, "has bytes");
-    a.label("header of TCP");
-    a.address(R2, R8, DATA_OFFSET as i16);
-    load_header(a, hook, 1, "drop");
-    a.load_8(R1, R10, HEADER);
-    a.shift_right_immediate(R1, 4);
-    a.shift_left_immediate(R1, 2);
-    a.add(R8, R1);
-    a.load_32(R1, R6, skb::LEN);
-    a.jump_if_beyond(R1, R8, "has bytes");
-    a.jump("pass");
-    a.label("has bytes");
+    protection::pass_protected(a, R0, "pass");
 }

@@ -113,7 +113,7 @@ mod kept {
 }
 
 /// The maps of the gates.
-pub(super) const GATE_MAPS: [MapDefinition; 8] = [
+pub(super) const GATE_MAPS: [MapDefinition; 7] = [
     state::MAP,
     judges(JUDGES_IN),
     judges(JUDGES_OUT),
@@ -121,7 +121,6 @@ pub(super) const GATE_MAPS: [MapDefinition; 8] = [
     judges(FORWARDED.judges),
     groups::MAP,
     partners::MAP,
-    protection::MAP,
 ];
 
 const fn judges(name: &'static str) -> MapDefinition {

@@ -1,8 +1,10 @@
 //! Rules with `tls`: what they permit has to be protected.
 //!
-//! That a connection is, the gateway says, which speaks TLS on its socket: by an option of `setsockopt` before its first record
-//! ([`sidestep_wire::verdict::PROTECTED`]). The word is kept with the socket. Of other connections such a rule lets
-//! segments without bytes pass, so they begin and end, and no byte leaves.
+//! That a connection is, the gateway says, which speaks TLS on its socket: it marks the socket before the first record
+//! ([`GATEWAY_MARK`]). Of other connections such a rule lets segments without bytes pass, so they begin and end, and no byte leaves.
+//!
+//! The kernel takes a mark (`SO_MARK`) from a process with CAP_NET_ADMIN or, since Linux 5.17, CAP_NET_RAW, so an ordinary program cannot
+//! give its socket one. It stays with the socket whatever rules come later, and when the socket goes to another process.
 //!
 //! # What arrives before the gateway has the connection
 //!
@@ -11,21 +13,14 @@
 //! [`EARLY_MAX`] bytes. TCP gives a program nothing before the first byte, so a program that speaks no TLS is
 //! never given a stream that begins otherwise, and no answer of it leaves.
 
-use std::io;
-use std::os::fd::AsFd;
-
-use nix::errno::Errno;
-use nix::sys::socket::setsockopt;
 use sidestep_filter::Graph;
 use sidestep_filter::graph::{DENIES, NEEDS_TLS, field};
+use sidestep_wire::verdict::GATEWAY_MARK;
 
 use super::frame::{HEADER, Hook, Way, key, load_header, skb, sock};
-use crate::assembler::Register::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
+use crate::assembler::Register::{R0, R1, R2, R6, R7, R8, R9, R10};
 use crate::assembler::{Assembler, Helper, Register};
-use crate::key::sockopt;
-use crate::map::{MapDefinition, MapKind};
 
-const PROTECTED: &str = "protected";
 /// Bytes that a connection may have received before the gateway has it: the longest handshake of TLS that programs send first
 /// is a record.
 const EARLY_MAX: i32 = 16 << 10;
@@ -40,62 +35,10 @@ const RECORD_LEN: i32 = 3;
 const HANDSHAKE: i32 = 22;
 const VERSION: i32 = 3;
 
-/// With each socket that the gateway protects a 1.
-pub(super) const MAP: MapDefinition = MapDefinition {
-    name: PROTECTED,
-    kind: MapKind::SkStorage,
-    key_len: 4,
-    value_len: 8,
-    entries_max: 0,
-    on_demand: true,
-};
-
-mod option {
-    use nix::{setsockopt_impl, sockopt_impl};
-    use sidestep_wire::verdict;
-
-    sockopt_impl!(
-        /// The connection is protected.
-        Protected, SetOnly, verdict::LEVEL, verdict::PROTECTED, u64
-    );
-}
-
-/// Tells the filter of the host that on this connection the caller speaks TLS and nothing else. False: no filter is in force for
-/// the socket.
-///
-/// # Errors
-/// The filter does not believe this process, which is not root's ([`io::ErrorKind::PermissionDenied`]); or it is no socket.
-pub fn tell_protected(socket: impl AsFd) -> io::Result<bool> {
-    match setsockopt(&socket, option::Protected, &0) {
-        Ok(()) => Ok(true),
-        Err(Errno::ENOPROTOOPT) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// A part of the gate of questions: the socket of context `R6` is protected.
-pub(super) fn note(a: &mut Assembler) {
-    a.load_map(R1, PROTECTED);
-    a.load_64(R2, R6, sockopt::SK);
-    a.mov_immediate(R3, 0);
-    a.mov_immediate(R4, 1);
-    a.call(Helper::SkStorageGet);
-    a.jump_if_equal(R0, 0, "refused");
-    a.mov_immediate(R1, 1);
-    a.store_64(R0, 0, R1);
-    a.jump("noted");
-}
-
-/// Goes on behind it if `socket` is protected, and otherwise at the label.
-fn must_be_protected(a: &mut Assembler, socket: Register, otherwise: &'static str) {
-    a.mov(R2, socket);
-    a.load_map(R1, PROTECTED);
-    a.mov_immediate(R3, 0);
-    a.mov_immediate(R4, 0);
-    a.call(Helper::SkStorageGet);
-    a.jump_if_equal(R0, 0, otherwise);
-    a.load_64(R1, R0, 0);
-    a.jump_if_equal(R1, 0, otherwise);
+/// Goes to the label if `socket` is protected.
+pub(super) fn pass_protected(a: &mut Assembler, socket: Register, protected: &'static str) {
+    a.load_32(R1, socket, sock::MARK);
+    a.jump_if_equal(R1, GATEWAY_MARK.cast_signed(), protected);
 }
 
 /// Has verdict `R7` deny where it asks for TLS and the packet is of a connection without. Of one that has it, it asks no more, so
@@ -130,16 +73,16 @@ fn judge_segment(a: &mut Assembler, way: Way) {
     a.call(Helper::SkFullsock);
     a.jump_if_equal(R0, 0, "without bytes");
     a.mov(R9, R0);
-    must_be_protected(a, R9, "plain");
-    a.and_immediate(R7, !NEEDS_TLS.cast_signed());
-    a.jump("met");
-    a.label("plain");
+    pass_protected(a, R9, "protected");
     if way.number == 0 {
         judge_early(a, way);
     }
     a.label("without bytes");
     a.load_32(R1, R6, skb::LEN);
     a.jump_if_beyond(R1, R8, "not protected");
+    a.jump("met");
+    a.label("protected");
+    a.and_immediate(R7, !NEEDS_TLS.cast_signed());
     a.jump("met");
 }
 
@@ -188,6 +131,7 @@ pub(super) fn judge_asked(a: &mut Assembler, graph: &Graph) {
     a.mov(R1, R7);
     a.and_immediate(R1, NEEDS_TLS as i32);
     a.jump_if_equal(R1, 0, "met");
-    must_be_protected(a, R9, "drop");
+    pass_protected(a, R9, "met");
+    a.jump("drop");
     a.label("met");
 }

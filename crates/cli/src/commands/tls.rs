@@ -64,6 +64,8 @@ struct Row {
     peers: String,
     versions: String,
     trust: String,
+    /// No program but the gateway sends on its connections, where an agent runs.
+    enforce: bool,
     handshakes: Option<u64>,
     resumed: Option<u64>,
     failed: Option<u64>,
@@ -119,12 +121,13 @@ impl Report {
     }
 }
 
-const HEADER: [&str; 9] = [
+const HEADER: [&str; 10] = [
     "Rule",
     "Ports",
     "Peers",
     "Versions",
     "Trust",
+    "Enforced",
     "Handshakes",
     "Resumed",
     "Failed",
@@ -152,6 +155,7 @@ impl Row {
             peers: listed(&rule.scope.peers, ","),
             versions: rule.versions.to_string(),
             trust: rule.trust.to_string(),
+            enforce: rule.enforce,
             handshakes: told.map(|it| it.handshakes),
             resumed: told.map(|it| it.resumed),
             failed: told.map(|it| it.failed),
@@ -169,6 +173,7 @@ impl Row {
             all(&self.peers),
             self.versions.clone(),
             self.trust.clone(),
+            (if self.enforce { "yes" } else { "no" }).to_owned(),
             number(self.handshakes),
             number(self.resumed),
             number(self.failed),
@@ -255,10 +260,11 @@ mod tests {
             at: now(),
         };
         let status = Status { rules: vec![known], refusals: vec![refusal], ..Status::default() };
-        let report = Report::new(&[rule(Role::Outbound, None)], Ok(status));
+        let enforced = Rule { enforce: true, ..rule(Role::Outbound, None) };
+        let report = Report::new(&[enforced], Ok(status));
         let text = report.to_text();
         let cells = report.rules[0].cells();
-        assert_eq!(cells[5..8], ["7", "2", "1"], "{text}");
+        assert_eq!(cells[5..9], ["yes", "7", "2", "1"], "{text}");
         assert!(
             text.contains("client of 10.0.0.1:6514, user 0, rule logs: the peer refuses"),
             "{text}"
@@ -272,7 +278,7 @@ mod tests {
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
         let report = Report::new(&[rule(Role::Outbound, None)], Err(refused));
         assert!(report.to_text().contains("there is no gateway, so all connections"));
-        assert_eq!(report.rules[0].cells()[5], "?");
+        assert_eq!(report.rules[0].cells()[5..7], ["no", "?"]);
     }
 
     #[test]

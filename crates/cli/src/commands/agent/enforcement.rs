@@ -14,7 +14,7 @@ use sidestep_bpf::{BpfError, Cgroup, Enforcement, GroupNumbers, LogLine, RuleSet
 use sidestep_filter::{
     Action, Direction, Endpoint, Names, Ports, Protocol, Rule as Judgement, RuleList, User, compile,
 };
-use sidestep_proto::protection::{GATEWAY_MARK, Role};
+use sidestep_proto::protection::Role;
 use sidestep_tls::Rule;
 use thiserror::Error;
 
@@ -176,7 +176,7 @@ impl InForce {
         let groups = GroupNumbers::default();
         let set =
             RuleSet { graph: &graph, rules: list.rules.len(), identity: [0; 7], groups: &groups };
-        let programs = Enforcement::attach(cgroup, &set, GATEWAY_MARK)?;
+        let programs = Enforcement::attach(cgroup, &set)?;
         let enforced = rules.iter().filter(|rule| rule.enforce).map(name_of).collect();
         Ok(Some(Self { programs, names, enforced }))
     }
@@ -235,13 +235,13 @@ fn lines_of(rule: &Rule) -> Vec<Judgement> {
                     Role::Inbound => (ports, Ports::ANY),
                 };
                 lines.push(Judgement {
-                    action: if rule.enforce { Action::Deny } else { Action::Permit },
                     protocol: Protocol::Number(TCP),
                     from: Endpoint { prefix: None, ports: own },
                     to: Endpoint { prefix, ports: peer },
                     direction: Direction::Out,
                     user: user.map(User::Id),
                     is_logged: rule.enforce,
+                    needs_tls: rule.enforce,
                     ..Judgement::default()
                 });
             }
@@ -289,7 +289,7 @@ mod tests {
             let (from, to) = (from.parse().unwrap(), to.parse().unwrap());
             let packet = Packet { user, ..Packet::between(TCP, from, to, Way::Out) };
             let rule = list.first_match(&packet, &Numbers)?;
-            (list.rules[rule].action == Action::Deny).then(|| names[rule].as_str())
+            list.rules[rule].needs_tls.then(|| names[rule].as_str())
         };
         assert_eq!(verdict("10.0.0.1:40000", "10.2.0.1:6514", 5), Some("outbound.logs"));
         assert_eq!(verdict("[fd00::1]:40000", "[fd00::2]:6514", 6), Some("outbound.logs"));
