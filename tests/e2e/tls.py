@@ -308,6 +308,67 @@ def a_plain_server_and_an_openssl_client():
             assert (program.returncode, out) == (0, b"hello\n"), (program.returncode, out, err, peer)
 
 
+STATUS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tls_status.c")
+INCLUDE = os.path.join(os.path.dirname(STATUS), "..", "..", "include")
+
+
+def told(line, *words):
+    for it in words:
+        assert it in line, (line, it)
+
+
+@test
+def a_program_can_ask_what_protects_its_connection():
+    asks = path("tls_status")
+    subprocess.run(("gcc", "-Wall", "-Werror", "-I", INCLUDE, "-o", asks, STATUS), check=True, timeout=PATIENCE)
+    fingerprint = subprocess.run(("openssl", "x509", "-noout", "-fingerprint", "-sha256", "-in", path("right.pem")),
+                                 capture_output=True, text=True, check=True).stdout.split("=")[1].strip()
+    certificate = (f"sha256 {fingerprint.replace(':', '')} ", "subject 'CN=right'")
+    plain, port, silent = Recorder(answer=b"x"), free_port(), Recorder()
+    without = subprocess.run((asks, "client", str(plain.port)), capture_output=True, text=True, timeout=PATIENCE)
+    assert without.stdout.splitlines()[:2] == ["errno 92"] * 2, (without, "ENOPROTOOPT")
+    with Gateway(outbound(f"{port}, {silent.port}")), OpenSsl(port, "right"):
+        plain = Recorder(answer=b"x")
+        unprotected = under_sidestep(asks, "client", str(plain.port)).communicate(timeout=PATIENCE)[0].decode()
+        for line in unprotected.splitlines()[:2]:
+            told(line, "state 0 version 0.0 cipher 0000 rule '' ", "subject 'none'")
+        before, protected, limits = under_sidestep(asks, "client", str(port)).communicate(timeout=PATIENCE)[0].decode().splitlines()
+        assert before.startswith(("state 1 ", "state 2 ")), before
+        told(protected, "state 2 version 3.4 cipher 1302 rule 'out' ", *certificate)
+        assert limits == "limits 1 1", limits
+        waiting = under_sidestep(asks, "client", str(silent.port))
+        told(waiting.stdout.readline().decode(), "state 1 version 0.0 cipher 0000 rule 'out' ", "subject 'none'")
+        waiting.kill()
+        waiting.wait(PATIENCE)
+    more = f'versions = ["1.2"]\nclient_certificate = "wanted"\ntrust = "{path("ca.pem")}"'
+    for shown in (certificate, ("subject 'none'",)):
+        port = free_port()
+        with Gateway(inbound(port, more)):
+            program = under_sidestep(asks, "server", str(port))
+            assert program.stdout.readline() == b"listens\n"
+            words = ("-cert", path("right.pem"), "-key", path("right.key")) if shown == certificate else ()
+            peer = subprocess.Popen(("openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-CAfile", path("ca.pem"), *words, "-quiet"),
+                                    stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            peer.stdin.write(b"x")
+            peer.stdin.flush()
+            out, _ = program.communicate(timeout=PATIENCE)
+            peer.kill()
+            peer.wait(PATIENCE)
+            told(out.decode().splitlines()[1], "state 2 version 3.3 ", "rule 'in' ", *shown)
+
+
+@test
+def both_programs_are_told_that_their_connection_stays_in_memory():
+    port = free_port()
+    with Gateway(outbound(port, 'within_host = "memory"') + inbound(port, 'within_host = "memory"')):
+        ends = {"server": under_sidestep(path("tls_status"), "server", str(port))}
+        assert ends["server"].stdout.readline() == b"listens\n"
+        ends["client"] = under_sidestep(path("tls_status"), "client", str(port))
+        for rule, end in (("in", "server"), ("out", "client")):
+            out, _ = ends[end].communicate(timeout=PATIENCE)
+            told(out.decode().splitlines()[1], f"state 3 version 0.0 cipher 0000 rule '{rule}' ", "subject 'none'")
+
+
 @test
 def two_plain_programs_with_tls_between_them():
     said = os.urandom(3_000_000)

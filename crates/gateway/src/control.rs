@@ -23,10 +23,10 @@ use rustix::net::{
 use rustix::process::geteuid;
 use sidestep_wire::RmbeSize;
 use sidestep_wire::hand_over::{
-    EMITTED_LEN_MAX, Greeting, HandOver, Message, ResolvedName, RuleName, gateway_name,
-    replaced_name,
+    EMITTED_LEN_MAX, Greeting, HandOver, Message, ResolvedName, gateway_name, replaced_name,
 };
 use sidestep_wire::host_control::Side;
+use sidestep_wire::rule_name::RuleName;
 
 use crate::foreign::{Foreign, RIGHTS_MAX, admit_rights, refuse_rights};
 use crate::limits::{AT_ONCE, BACKLOG, LINES_MAX, LINES_OF_USER_MAX};
@@ -42,6 +42,13 @@ const NOBODY: u32 = 65_534;
 pub(crate) enum Request {
     /// See to this connection.
     Carry(Offer),
+    /// What of TLS on the connection whose H comes from there?
+    Protection {
+        /// The program's port of H.
+        port: u16,
+        /// Whose connection it has to be; `None`: anybody's.
+        user: Option<u32>,
+    },
     /// What have you got?
     Status,
     /// The IP filter has other rules: which connections do they deny?
@@ -251,11 +258,11 @@ impl ControlSocket {
         }
     }
 
-    /// Answers with so many connections that are denied. The same.
-    pub(crate) fn tell_denied(&self, number: u64, denied: u32) {
+    /// Answers with one message. The same.
+    pub(crate) fn answer(&self, number: u64, message: Message) {
         let Some(line) = self.lines.get(&number) else { return };
-        if let Err(error) = say(line.socket.as_fd(), Message::Judged(denied), &[]) {
-            log::debug!("what is denied cannot be told: {error}");
+        if let Err(error) = say(line.socket.as_fd(), message, &[]) {
+            log::debug!("a question cannot be answered: {error}");
         }
     }
 }
@@ -302,6 +309,10 @@ fn receive(line: &Line) -> Result<Request, Heard> {
     let (hand_over, rule, resolved) = match Message::parse(&bytes[..len]) {
         Ok(Message::HandOver(hand_over)) => (hand_over, None, None),
         Ok(Message::Protect(it)) => (it.hand_over, Some(it.rule), it.resolved.map(Box::new)),
+        Ok(Message::ProtectionRequest(port)) => {
+            let user = (!is_operator).then_some(line.uid);
+            return Ok(Request::Protection { port, user });
+        }
         Ok(Message::StatusRequest) if is_operator => return Ok(Request::Status),
         Ok(Message::RulesChanged) if is_operator => return Ok(Request::RulesChanged),
         Ok(Message::Replace) if is_operator => return Ok(Request::Replace),

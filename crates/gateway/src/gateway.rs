@@ -31,6 +31,7 @@ use sidestep_tls::{Peer, Setup};
 use sidestep_wire::clc::Hostname;
 use sidestep_wire::hand_over::Message;
 use sidestep_wire::host_control::Side;
+use sidestep_wire::protection_status::ProtectionStatus;
 use sidestep_wire::{AlertToken, Diagnosis, PeerId};
 
 use crate::adapters::{Hardware, Health, Place, Wanted, gid_of};
@@ -496,10 +497,15 @@ impl Gateway {
                             let status = self.status();
                             self.control.tell(number, &status);
                         }
+                        Some(Request::Protection { port, user }) => {
+                            let status = self.protection_of(port, user);
+                            let answer = status.map_or(Message::Unknown, Message::Protection);
+                            self.control.answer(number, answer);
+                        }
                         Some(Request::RulesChanged) => {
                             self.tell_filter_again();
                             let denied = self.judge_again();
-                            self.control.tell_denied(number, denied);
+                            self.control.answer(number, Message::Judged(denied));
                         }
                         None => break,
                     }
@@ -679,6 +685,12 @@ impl Gateway {
         }
     }
 
+    /// What there is of TLS on a connection that comes from this port, of this user. `None`: there is no such connection.
+    fn protection_of(&self, port: u16, user: Option<u32>) -> Option<ProtectionStatus> {
+        let (owner, status) = self.sessions.values().find_map(|it| it.session.protection(port))?;
+        user.is_none_or(|user| user == owner).then_some(status)
+    }
+
     fn begin_protected(
         &mut self,
         offer: Offer,
@@ -728,7 +740,7 @@ impl Gateway {
         let rule = setup.rule().name();
         log::info!("connection {number} stays in memory, by the rules of both ends");
         self.rouse(number, |session| {
-            session.join(OtherEnd { n: offer.connection, h, rule });
+            session.join(OtherEnd { n: offer.connection, h, port: offer.port, rule });
         });
         None
     }

@@ -49,6 +49,7 @@ use sidestep_rdma::memory::Stretch;
 use sidestep_tls::Setup;
 use sidestep_wire::host_control::Side;
 use sidestep_wire::lessons::Cause;
+use sidestep_wire::protection_status::ProtectionStatus;
 use sidestep_wire::{AlertToken, Diagnosis};
 
 use crate::bytes::Kept;
@@ -77,6 +78,8 @@ pub(crate) use turn::{End, Fate, World};
 pub(crate) struct Session {
     number: u64,
     uid: u32,
+    /// The program's, of H.
+    port: u16,
     /// Where the program has connected to, if it is the client.
     server: Option<SocketAddr>,
     n: Foreign<TcpStream>,
@@ -149,7 +152,7 @@ struct Leave {
 
 impl Session {
     pub(crate) fn begin(number: u64, offer: Offer, h: TcpStream, exchange: Exchange) -> Self {
-        let Offer { side, rmbe, connection, uid, .. } = offer;
+        let Offer { side, port, rmbe, connection, uid, .. } = offer;
         let server = (side == Side::Client).then(|| connection.peer_addr().ok()).flatten();
         let rendezvous = Rendezvous { exchange, unsent: Kept::default() };
         // If this process dies, the kernel resets N: an end would be a lie, and a peer by SMC-R would wait for more.
@@ -157,6 +160,7 @@ impl Session {
         Self {
             number,
             uid,
+            port,
             server,
             n: connection,
             h,
@@ -220,7 +224,7 @@ impl Session {
         };
         status::Connection {
             user: self.uid,
-            port: self.h.peer_addr().map_or(0, |address| address.port()),
+            port: self.port,
             local: self.n.local_addr().ok(),
             remote: self.n.peer_addr().ok(),
             mode,
@@ -294,6 +298,7 @@ impl Session {
         Self {
             number,
             uid: from.uid,
+            port: h.peer_addr().map_or(0, |address| address.port()),
             server: from.server,
             n: Foreign::new(n, from.uid),
             h,
@@ -935,6 +940,7 @@ impl Session {
         Self {
             number,
             uid: offer.uid,
+            port: offer.port,
             server: None,
             n: offer.connection,
             h,
@@ -953,6 +959,18 @@ impl Session {
         if let Stage::Protected(protected) = &mut self.stage {
             protected.handle_handshake(done, protection);
         }
+    }
+
+    /// What a program hears that asks about TLS, if its end of H has this port, and whose it is.
+    pub(crate) fn protection(&self, port: u16) -> Option<(u32, ProtectionStatus)> {
+        let status = match &self.stage {
+            Stage::Joined(joined) if joined.other_port() == port => return Some(joined.of_other()),
+            _ if self.port != port => return None,
+            Stage::Protected(protected) => protected.protection(),
+            Stage::Joined(joined) => joined.protection(),
+            _ => ProtectionStatus::default(),
+        };
+        Some((self.uid, status))
     }
 
     /// The peer has not agreed to TLS yet.

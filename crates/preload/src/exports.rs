@@ -14,7 +14,7 @@ use core::ffi::{c_char, c_void};
 use core::time::Duration;
 use sidestep_device::confinement::{self, Call};
 use sidestep_device::program::{Argument, Buffers};
-use sidestep_device::sys::{self, SignalMask};
+use sidestep_device::sys::{self, Errno, SignalMask};
 use sidestep_device::valid::Bits;
 use sidestep_proto::fallback::ProgramDid;
 use sidestep_socket::Answer;
@@ -22,6 +22,7 @@ use sidestep_socket::connection::{closing, words};
 use sidestep_socket::polling::multiplex::{self, FdSets};
 use sidestep_socket::polling::{epoll, set};
 use sidestep_socket::process::{claims, tcp};
+use sidestep_socket::program::protection::asked;
 use sidestep_socket::program::socket_options::{self, OptionAnswer};
 use sidestep_socket::program::stream::{self, Instead, Outcome};
 use sidestep_socket::program::transfer::{self, Pipe, Source};
@@ -1007,6 +1008,17 @@ export! {
 
     fn getsockopt(fd: i32, level: i32, name: i32, value: *mut c_void, len: Length) -> i32 {
         confinement::admit(Call::GetOption);
+        if asked::is_asked(level, name)
+            && let Some(status) = quietly(|| asked::status(fd))
+        {
+            return match status.and_then(|status| give_value(&status.to_bytes(), value, len)) {
+                Ok(()) => 0,
+                Err(errno) => {
+                    set_errno(errno.0);
+                    -1
+                }
+            };
+        }
         if let Some(sock) = descriptors::object(fd) {
             quietly(|| hand_over::look(&sock, fd));
         }
@@ -1032,6 +1044,15 @@ export! {
         }
         result
     }
+}
+
+/// Gives the program the value of an option that the kernel does not know, as much as it has room for.
+fn give_value(bytes: &[u8], value: *mut c_void, len: Length) -> Result<(), Errno> {
+    let mut room = [0; size_of::<libc::socklen_t>()];
+    sys::copy_own(len.cast(), &mut room)?;
+    let count = (libc::socklen_t::from_ne_bytes(room) as usize).min(bytes.len());
+    sys::write_own(value.cast(), &bytes[..count])?;
+    sys::write_own(len.cast(), &(count as libc::socklen_t).to_ne_bytes())
 }
 
 // Readiness.

@@ -20,7 +20,8 @@ use arrayvec::ArrayVec;
 use core::fmt;
 use core::net::IpAddr;
 use ipnet::IpNet;
-pub use sidestep_wire::hand_over::{NotRuleName, ResolvedName, RuleName};
+pub use sidestep_wire::hand_over::ResolvedName;
+pub use sidestep_wire::rule_name::{NotRuleName, RuleName};
 
 /// Rules, at most.
 pub const RULES_MAX: usize = 16;

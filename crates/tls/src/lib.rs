@@ -18,6 +18,7 @@
 //! | [`setup`] | a rule with its certificate, key and trust, from bytes |
 //! | [`client_names`] | which client certificates a rule admits |
 //! | [`session`] | one connection, without I/O |
+//! | [`peer_certificate`] | whose certificate the peer has shown |
 //! | [`failure`] | why there is no protection, with the alert |
 //!
 //! Nothing here opens a file or a socket or reads a clock: bytes come in as arguments, and the time by a
@@ -34,11 +35,13 @@ pub mod check;
 pub mod cipher;
 pub mod client_names;
 pub mod failure;
+pub mod peer_certificate;
 pub mod rule;
 pub mod session;
 pub mod setup;
 
 pub use failure::Failure;
+pub use peer_certificate::PeerCertificate;
 pub use rule::Rule;
 pub use session::Session;
 pub use setup::{Material, Peer, Setup};

@@ -17,12 +17,14 @@
 //! | the end of TCP, without that | a [`Failure::Truncated`], or its end where the rule says so |
 //! | an alert, or what was changed on the way | a [`Failure`], and no byte of that record or behind it |
 
+use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 
 use rustls::{Connection, HandshakeKind, ProtocolVersion};
 
 use crate::cipher::Cipher;
 use crate::failure::Failure;
+use crate::peer_certificate::PeerCertificate;
 use crate::rule::UncleanEnd;
 
 /// One end of a connection.
@@ -52,12 +54,41 @@ pub enum Got {
 /// What a connection is protected by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protection {
-    /// `TLS 1.2` or `TLS 1.3`.
-    pub version: &'static str,
+    /// Of TLS.
+    pub version: Version,
     /// The suite.
     pub cipher: Cipher,
     /// The keys come from an earlier connection.
     pub is_resumed: bool,
+}
+
+/// The version that both ends have agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// RFC 5246.
+    Tls12,
+    /// RFC 8446.
+    Tls13,
+}
+
+impl Version {
+    /// As TLS writes it.
+    #[must_use]
+    pub const fn number(self) -> [u8; 2] {
+        match self {
+            Self::Tls12 => [3, 3],
+            Self::Tls13 => [3, 4],
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tls12 => "TLS 1.2",
+            Self::Tls13 => "TLS 1.3",
+        })
+    }
 }
 
 impl Session {
@@ -81,12 +112,21 @@ impl Session {
             return None;
         }
         let version = match self.connection.protocol_version()? {
-            ProtocolVersion::TLSv1_2 => "TLS 1.2",
-            _ => "TLS 1.3",
+            ProtocolVersion::TLSv1_2 => Version::Tls12,
+            _ => Version::Tls13,
         };
         let cipher = Cipher::of(self.connection.negotiated_cipher_suite()?.suite());
         let is_resumed = self.connection.handshake_kind() == Some(HandshakeKind::Resumed);
         Some(Protection { version, cipher, is_resumed })
+    }
+
+    /// What the peer has shown, once the handshake is over. `None`: it was not asked, or had none.
+    #[must_use]
+    pub fn peer_certificate(&self) -> Option<PeerCertificate> {
+        if self.is_handshaking() {
+            return None;
+        }
+        PeerCertificate::of(self.connection.peer_certificates()?.first()?)
     }
 
     /// Keeps records of the peer and says how many bytes it has taken: fewer than there are, or none, where it

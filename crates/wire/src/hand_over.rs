@@ -19,6 +19,9 @@
 //! | [`Greeting`] | the gateway, once, to each program that connects | 1 descriptor: a memory file, to be read | at which TCP port it takes H, and in the file [which servers are left alone](crate::lessons) |
 //! | [`HandOver`] | the library, any number | 1 descriptor: N | see to this connection |
 //! | [`Message::Protect`] | the library, any number | 1 descriptor: N | the same, by TLS, as this rule of the operator's says, or not at all |
+//! | [`Message::ProtectionRequest`] | the library, any number | – | what of TLS on this connection? |
+//! | [`Message::Protection`] | the gateway, as the answer | – | this |
+//! | [`Message::Unknown`] | the gateway, as the answer | – | it has no such connection of this user |
 //! | [`Message::StatusRequest`] | root, or the gateway's user | – | what have you got? |
 //! | [`Message::Status`] | the gateway, as the answer | 1 descriptor: a memory file of JSON | this |
 //! | [`Message::RulesChanged`] | root, or the gateway's user | – | the IP filter has other rules: judge your connections anew |
@@ -43,10 +46,10 @@
 //! |---|---|---|---|
 //! | 0 | 4 | magic | `SSGW` |
 //! | 4 | 2 | version | 1 |
-//! | 6 | 2 | kind | 1 Greeting, 2 HandOver, 3 StatusRequest, 4 Status, 5 RulesChanged, 6 Judged, 7 Replace, 8 Names, 9 Receiver, 10 Lines, 11 Callers, 12 Waiting, 13 Replaced, 14 Before, 15 Relay, 16 Protect, 17 Admits, 18 Ends, 19 Migrant, 20 Taken, 21 NotTaken |
+//! | 6 | 2 | kind | 1 Greeting, 2 HandOver, 3 StatusRequest, 4 Status, 5 RulesChanged, 6 Judged, 7 Replace, 8 Names, 9 Receiver, 10 Lines, 11 Callers, 12 Waiting, 13 Replaced, 14 Before, 15 Relay, 16 Protect, 17 Admits, 18 Ends, 19 Migrant, 20 Taken, 21 NotTaken, 22 ProtectionRequest, 23 Protection, 24 Unknown |
 //! | 8 | 4 | length | of the whole message |
 //!
-//! and ten go on:
+//! and twelve go on:
 //!
 //! | Greeting, 20 bytes | Off | Len |
 //! |---|---|---|
@@ -66,6 +69,15 @@
 //! | as of HandOver | 12 | 8 |
 //! | the name of the rule, with zeroes behind it | 20 | 32 |
 //! | the name that the program has resolved to the peer's address, with zeroes behind it; zeroes alone: there is none | 52 | 256 |
+//!
+//! | ProtectionRequest, 16 bytes | Off | Len |
+//! |---|---|---|
+//! | TCP port of the library's end of H, not 0 | 12 | 2 |
+//! | reserved | 14 | 2 |
+//!
+//! | Protection, 344 bytes | Off | Len |
+//! |---|---|---|
+//! | what [`protection_status`](crate::protection_status) has | 12 | 332 |
 //!
 //! | Judged, 16 bytes | Off | Len |
 //! |---|---|---|
@@ -99,16 +111,17 @@ use crate::error::Error;
 use crate::field::Field;
 use crate::header::{self, Family};
 use crate::host_control::{AddressName, Side, address_name};
+use crate::protection_status::ProtectionStatus;
 use crate::reader::Reader;
 use crate::rmbe_size::RmbeSize;
+use crate::rule_name::{RULE_NAME_LEN_MAX, RuleName};
 use crate::writer::Writer;
 use arrayvec::ArrayString;
-use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
 use core::str::FromStr;
 
 /// Longest message of this module; a receive buffer of this many bytes holds any of them.
-pub const EMITTED_LEN_MAX: usize = protect::LEN;
+pub const EMITTED_LEN_MAX: usize = protection::LEN;
 
 const HEADER: Family = Family::new(
     *b"SSGW",
@@ -138,6 +151,20 @@ mod protect {
     pub(super) const LEN: usize = 308;
     pub(super) const RULE: Field<RULE_NAME_LEN_MAX> = Field::new("Protect rule", 20);
     pub(super) const RESOLVED: Field<RESOLVED_NAME_ROOM> = Field::new("Protect resolved name", 52);
+}
+
+mod protection_request {
+    use super::Field;
+
+    pub(super) const LEN: usize = 16;
+    pub(super) const PORT: Field<2> = Field::new("ProtectionRequest port", 12);
+}
+
+mod protection {
+    use super::{Field, ProtectionStatus};
+
+    pub(super) const LEN: usize = 344;
+    pub(super) const STATUS: Field<{ ProtectionStatus::LEN }> = Field::new("Protection status", 12);
 }
 
 mod judged {
@@ -197,7 +224,6 @@ pub fn replaced_name(process: u32) -> AddressName {
 
 /// A message of any kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "one at a time, on the stack, without an allocator")]
 pub enum Message {
     /// The gateway is there.
     Greeting(Greeting),
@@ -205,6 +231,12 @@ pub enum Message {
     HandOver(HandOver),
     /// A library hands over a connection that TLS is to protect.
     Protect(Protect),
+    /// A library asks about TLS on the connection whose H has this port.
+    ProtectionRequest(u16),
+    /// The answer.
+    Protection(ProtectionStatus),
+    /// There is no such connection.
+    Unknown,
     /// A command asks what the gateway has.
     StatusRequest,
     /// The answer lies beside it.
@@ -258,6 +290,11 @@ impl Message {
             Kind::Greeting => Self::Greeting(Greeting::parse(&reader)?),
             Kind::HandOver => Self::HandOver(HandOver::parse(&reader)?),
             Kind::Protect => Self::Protect(Protect::parse(&reader)?),
+            Kind::ProtectionRequest => {
+                Self::ProtectionRequest(port(&reader, protection_request::PORT)?)
+            }
+            Kind::Protection => Self::Protection(protection_status(&reader)?),
+            Kind::Unknown => Self::Unknown,
             Kind::StatusRequest => Self::StatusRequest,
             Kind::Status => Self::Status,
             Kind::RulesChanged => Self::RulesChanged,
@@ -296,6 +333,16 @@ impl Message {
                 return put_address(Kind::Receiver, *address, out).map(|_| receiver::LEN);
             }
             Self::Relay(message) => return message.emit(out),
+            Self::ProtectionRequest(port) => {
+                let mut writer = HEADER.emit(Kind::ProtectionRequest, out)?;
+                writer.put(protection_request::PORT, port.to_be_bytes())?;
+                return Ok(protection_request::LEN);
+            }
+            Self::Protection(status) => {
+                let mut writer = HEADER.emit(Kind::Protection, out)?;
+                writer.put(protection::STATUS, status.to_bytes())?;
+                return Ok(protection::LEN);
+            }
             Self::Waiting(message, user) => {
                 message.emit(Kind::Waiting, out)?.put(waiting::USER, user.to_be_bytes())?;
                 return Ok(waiting::LEN);
@@ -303,6 +350,7 @@ impl Message {
             Self::Judged(denied) => (Kind::Judged, Some((judged::DENIED, denied))),
             Self::Names(process) => (Kind::Names, Some((names::PROCESS, process))),
             Self::Before(process) => (Kind::Before, Some((names::PROCESS, process))),
+            Self::Unknown => (Kind::Unknown, None),
             Self::StatusRequest => (Kind::StatusRequest, None),
             Self::Status => (Kind::Status, None),
             Self::RulesChanged => (Kind::RulesChanged, None),
@@ -380,51 +428,6 @@ impl HandOver {
         writer.put(handed::PORT, self.port.to_be_bytes())?;
         writer.put(handed::RMBE_LEN, (self.rmbe.bytes() as u32).to_be_bytes())?;
         Ok(writer)
-    }
-}
-
-/// Bytes of the name of a rule, at most.
-pub const RULE_NAME_LEN_MAX: usize = 32;
-
-/// The name of a rule of the operator's: ASCII letters, digits, `-` and `_`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RuleName(ArrayString<RULE_NAME_LEN_MAX>);
-
-/// What the name of a rule may look like.
-#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("use 1 to 32 ASCII letters, digits, `-` and `_`")]
-pub struct NotRuleName;
-
-impl FromStr for RuleName {
-    type Err = NotRuleName;
-
-    fn from_str(text: &str) -> Result<Self, NotRuleName> {
-        let is_allowed = |c: u8| c.is_ascii_alphanumeric() || c == b'-' || c == b'_';
-        if text.is_empty() || !text.bytes().all(is_allowed) {
-            return Err(NotRuleName);
-        }
-        ArrayString::from(text).map(Self).map_err(|_| NotRuleName)
-    }
-}
-
-impl RuleName {
-    /// The name.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    fn parse(reader: &Reader<'_>) -> Result<Self, Error> {
-        let bytes = reader.bytes(protect::RULE)?;
-        unpadded(&bytes)
-            .and_then(|name| name.parse().ok())
-            .ok_or(Error::Invalid { field: protect::RULE.name, value: bytes[0].into() })
-    }
-}
-
-impl fmt::Display for RuleName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 
@@ -519,7 +522,7 @@ impl Protect {
     fn parse(reader: &Reader<'_>) -> Result<Self, Error> {
         Ok(Self {
             hand_over: HandOver::parse(reader)?,
-            rule: RuleName::parse(reader)?,
+            rule: rule_name(reader)?,
             resolved: ResolvedName::parse(reader)?,
         })
     }
@@ -555,6 +558,19 @@ impl Relay {
         put_address(Kind::Relay, self.address, out)?.put(relay::LANE, [self.lane])?;
         Ok(Self::LEN)
     }
+}
+
+fn rule_name(reader: &Reader<'_>) -> Result<RuleName, Error> {
+    let bytes = reader.bytes(protect::RULE)?;
+    unpadded(&bytes)
+        .and_then(|name| name.parse().ok())
+        .ok_or(Error::Invalid { field: protect::RULE.name, value: bytes[0].into() })
+}
+
+fn protection_status(reader: &Reader<'_>) -> Result<ProtectionStatus, Error> {
+    let bytes = reader.bytes(protection::STATUS)?;
+    let (field, value) = (protection::STATUS.name, bytes[0].into());
+    ProtectionStatus::from_bytes(&bytes).ok_or(Error::Invalid { field, value })
 }
 
 fn address(reader: &Reader<'_>) -> Result<IpAddr, Error> {
@@ -596,6 +612,9 @@ enum Kind {
     Migrant = 19,
     Taken = 20,
     NotTaken = 21,
+    ProtectionRequest = 22,
+    Protection = 23,
+    Unknown = 24,
 }
 
 impl header::Kind for Kind {
@@ -622,6 +641,9 @@ impl header::Kind for Kind {
             Self::Migrant,
             Self::Taken,
             Self::NotTaken,
+            Self::ProtectionRequest,
+            Self::Protection,
+            Self::Unknown,
         ];
         kinds.into_iter().find(|kind| kind.code() == code)
     }
@@ -653,6 +675,9 @@ impl header::Kind for Kind {
             Self::Migrant => "Migrant",
             Self::Taken => "Taken",
             Self::NotTaken => "NotTaken",
+            Self::ProtectionRequest => "ProtectionRequest",
+            Self::Protection => "Protection",
+            Self::Unknown => "Unknown",
         }
     }
 
@@ -667,6 +692,8 @@ impl header::Kind for Kind {
             Self::Relay => Relay::LEN,
             Self::Protect => protect::LEN,
             Self::Waiting => waiting::LEN,
+            Self::ProtectionRequest => protection_request::LEN,
+            Self::Protection => protection::LEN,
             Self::StatusRequest
             | Self::Status
             | Self::RulesChanged
@@ -677,7 +704,8 @@ impl header::Kind for Kind {
             | Self::Ends
             | Self::Migrant
             | Self::Taken
-            | Self::NotTaken => header::LEN,
+            | Self::NotTaken
+            | Self::Unknown => header::LEN,
         }
     }
 }
@@ -705,6 +733,8 @@ const _: () = assert!(protect::RULE.at == HandOver::LEN);
 const _: () = assert!(protect::RULE.at + RULE_NAME_LEN_MAX == protect::RESOLVED.at);
 const _: () = assert!(protect::RESOLVED.at + RESOLVED_NAME_ROOM == protect::LEN);
 const _: () = assert!(RESOLVED_NAME_LEN_MAX < RESOLVED_NAME_ROOM);
+const _: () = assert!(protection::STATUS.at + ProtectionStatus::LEN == protection::LEN);
+const _: () = assert!(protect::LEN <= EMITTED_LEN_MAX);
 const _: () = assert!(Relay::LEN <= EMITTED_LEN_MAX);
 const _: () = assert!(waiting::USER.at == HandOver::LEN && waiting::USER.at + 4 == waiting::LEN);
 const _: () = assert!(Greeting::LEN <= EMITTED_LEN_MAX && judged::LEN <= EMITTED_LEN_MAX);
@@ -735,6 +765,13 @@ mod tests {
         bytes
     }
 
+    /// Nothing protects the connection.
+    fn protection() -> [u8; protection::LEN] {
+        let mut bytes = [0; protection::LEN];
+        bytes[..12].copy_from_slice(b"SSGW\0\x01\0\x17\0\0\x01\x58");
+        bytes
+    }
+
     fn emitted(message: &Message) -> std::vec::Vec<u8> {
         let mut out = [0xFF; EMITTED_LEN_MAX];
         let len = message.emit(&mut out).unwrap();
@@ -755,6 +792,9 @@ mod tests {
             (Message::HandOver(hand_over), &HAND_OVER[..]),
             (protect(None), &protect_with(b"")),
             (protect(Some("a.example")), &protect_with(b"a.example")),
+            (Message::ProtectionRequest(0xC001), b"SSGW\0\x01\0\x16\0\0\0\x10\xC0\x01\0\0"),
+            (Message::Protection(ProtectionStatus::default()), &protection()[..]),
+            (Message::Unknown, b"SSGW\0\x01\0\x18\0\0\0\x0C"),
             (Message::StatusRequest, b"SSGW\0\x01\0\x03\0\0\0\x0C"),
             (Message::Status, b"SSGW\0\x01\0\x04\0\0\0\x0C"),
             (Message::RulesChanged, b"SSGW\0\x01\0\x05\0\0\0\x0C"),
@@ -798,10 +838,11 @@ mod tests {
     #[test]
     fn each_wrong_field_is_named() {
         let protect = protect_with(b"a.example");
-        let changes: [(&[u8], usize, u8, &str); 15] = [
+        let protection = protection();
+        let changes: [(&[u8], usize, u8, &str); 16] = [
             (&GREETING, 0, b'X', "hand-over magic"),
             (&GREETING, 5, 2, "hand-over version"),
-            (&GREETING, 7, 22, "hand-over kind"),
+            (&GREETING, 7, 25, "hand-over kind"),
             (&GREETING, 7, 3, "hand-over length"),
             (&HAND_OVER, 11, 21, "hand-over length"),
             (&HAND_OVER, 12, 0, "HandOver role"),
@@ -814,6 +855,7 @@ mod tests {
             (&protect, 52, 0, "Protect resolved name"),
             (&protect, 53, b' ', "Protect resolved name"),
             (&protect, 307, b'x', "Protect resolved name"),
+            (&protection, 12, 4, "Protection status"),
         ];
         for (whole, at, value, name) in changes {
             let mut bytes = whole.to_vec();
@@ -838,14 +880,6 @@ mod tests {
             bytes[reserved].fill(0xFF);
             assert_eq!(Message::parse(&bytes), Message::parse(whole));
         }
-    }
-
-    #[test]
-    fn names_are_short_and_plain() {
-        for text in ["", "a b", "a|b", "a;b", "\u{e4}", "x12345678901234567890123456789012"] {
-            assert_eq!(text.parse::<RuleName>(), Err(NotRuleName), "{text}");
-        }
-        assert_eq!("Web_1-a".parse::<RuleName>().unwrap().as_str(), "Web_1-a");
     }
 
     #[test]

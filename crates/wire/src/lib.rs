@@ -26,6 +26,8 @@
 //! | [`lessons`] | servers that the gateway has libraries leave alone |
 //! | [`verdict`] | what is asked of the IP filter about a connection |
 //! | [`ids`] | identifiers, one type each, so that two of them cannot be swapped in a call |
+//! | [`protection_status`] | what a program hears that asks about TLS on its connection |
+//! | [`rule_name`] | how a rule of TLS is called |
 //! | [`rmbe_size`] | how long a receive buffer is, as the four bits that say it |
 //! | [`diagnosis`] | why a peer declined |
 //! | [`error`] | why bytes were refused |
@@ -61,9 +63,11 @@ pub mod host_control;
 pub mod ids;
 pub mod lessons;
 pub mod llc;
+pub mod protection_status;
 pub mod relayed;
 pub mod rmbe_size;
 pub mod roce;
+pub mod rule_name;
 pub mod tcp_option;
 pub mod verdict;
 

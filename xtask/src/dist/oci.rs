@@ -28,14 +28,15 @@ const ARCHITECTURE: &str = "amd64";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
-/// Of the tree of the packages what a container has no use for: pages, completions, units, the site.
-const LEFT_OUT: [&str; 7] = [
+/// Of the tree of the packages what a container has no use for: pages, completions, units, headers, the site.
+const LEFT_OUT: [&str; 8] = [
     "./usr/share/man",
     "./usr/share/bash-completion",
     "./usr/share/zsh",
     "./usr/share/fish",
     "./usr/share/doc/sidestep/html",
     "./usr/share/sidestep",
+    "./usr/include",
     "./usr/lib/systemd",
 ];
 /// The licences of the C library, which every Debian has.

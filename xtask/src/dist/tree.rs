@@ -16,6 +16,8 @@ const PACKAGED: &str = "/usr/bin/";
 
 pub(super) const CONFIGURATION: &str = "etc/sidestep/sidestep.toml";
 const DOCUMENTS: &str = "usr/share/doc/sidestep";
+/// For programs in C that ask about TLS; in the checkout, and below `/usr`.
+const HEADER: &str = "include/sidestep_tls.h";
 const SHARED: &str = "usr/share/sidestep";
 /// Below `packaging`, and below [`SHARED`].
 const EXTRAS: [&str; 6] = [
@@ -52,6 +54,7 @@ impl Tree {
         tree.units(&release.repo)?;
         tree.configuration(&release.repo)?;
         tree.extras(&release.repo)?;
+        tree.header(&release.repo)?;
         tree.documents(release)?;
         Ok(tree)
     }
@@ -121,6 +124,10 @@ impl Tree {
             let file = fs::read(repo.join("packaging").join(name));
             write(&self.at(SHARED).join(name), file.with_context(|| (*name).to_owned())?)
         })
+    }
+
+    fn header(&self, repo: &Path) -> Result<()> {
+        write(&self.at("usr").join(HEADER), fs::read(repo.join(HEADER))?)
     }
 
     fn documents(&self, release: &Release) -> Result<()> {

@@ -14,7 +14,7 @@ use crate::suite::{HANG, Lacking};
 use crate::user;
 
 /// Of either script, at most; most with several gateways.
-const TESTS: u32 = 23;
+const TESTS: u32 = 25;
 
 /// Each rule and each refusal, with `openssl`.
 pub(crate) fn rules(stage: &Stage<'_>) -> Result<String> {

@@ -22,6 +22,7 @@ use crate::foreign::Foreign;
 use crate::status::{self, Mode};
 use rustix::net::sockopt;
 use sidestep_proto::protection::RuleName;
+use sidestep_wire::protection_status::{ProtectionStatus, State};
 use std::net::TcpStream;
 
 /// The end that came second, as it was handed over.
@@ -29,6 +30,8 @@ use std::net::TcpStream;
 pub(crate) struct OtherEnd {
     pub(crate) n: Foreign<TcpStream>,
     pub(crate) h: TcpStream,
+    /// The program's, of H.
+    pub(crate) port: u16,
     pub(crate) rule: RuleName,
 }
 
@@ -71,6 +74,21 @@ impl Joined {
         by_rule(self.rule)
     }
 
+    /// The other program's, of its H.
+    pub(super) const fn other_port(&self) -> u16 {
+        self.other.port
+    }
+
+    /// What a program hears that asks about TLS.
+    pub(super) fn protection(&self) -> ProtectionStatus {
+        within_host(self.rule)
+    }
+
+    /// What the other one hears, and whose it is.
+    pub(super) fn of_other(&self) -> (u32, ProtectionStatus) {
+        (self.other.n.uid(), within_host(self.other.rule))
+    }
+
     /// The other H is closed as the first one is.
     pub(super) fn end(self, end: End) {
         if end == End::InOrder {
@@ -84,7 +102,7 @@ impl OtherEnd {
     fn status(&self) -> status::Connection {
         status::Connection {
             user: self.n.uid(),
-            port: self.h.peer_addr().map_or(0, |address| address.port()),
+            port: self.port,
             local: self.n.local_addr().ok(),
             remote: self.n.peer_addr().ok(),
             mode: Mode::WithinHost,
@@ -96,6 +114,11 @@ impl OtherEnd {
             moves: 0,
         }
     }
+}
+
+fn within_host(rule: RuleName) -> ProtectionStatus {
+    let (state, rule) = (State::WithinHost, Some(rule));
+    ProtectionStatus { state, rule, ..ProtectionStatus::default() }
 }
 
 /// Nothing protects it: it stays in memory.

@@ -37,6 +37,7 @@ use sidestep_rdma::memory::Stretch;
 use sidestep_tls::rule::{HalfClose, WithinHost};
 use sidestep_tls::session::{Got, Protection};
 use sidestep_tls::{Failure, Session as Tls, Setup};
+use sidestep_wire::protection_status::{PeerCertificate, ProtectionStatus, State};
 use std::mem;
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
@@ -170,8 +171,29 @@ impl Protected {
         let (_, rule) = self.of;
         status::Protection {
             rule: rule.to_string(),
-            version: self.protection.map(|it| it.version.to_owned()),
+            version: self.protection.map(|it| it.version.to_string()),
             cipher: self.protection.map(|it| it.cipher.to_string()),
+        }
+    }
+
+    /// What a program hears that asks.
+    pub(super) fn protection(&self) -> ProtectionStatus {
+        let rule = Some(self.rule());
+        let Some(protection) = self.protection else {
+            return ProtectionStatus {
+                state: State::Handshake,
+                rule,
+                ..ProtectionStatus::default()
+            };
+        };
+        let shown = self.tls.as_ref().and_then(|tls| tls.peer_certificate());
+        ProtectionStatus {
+            state: State::Protected,
+            is_resumed: protection.is_resumed,
+            version: protection.version.number(),
+            cipher: protection.cipher.number().to_be_bytes(),
+            rule,
+            certificate: shown.map(|it| PeerCertificate::new(it.sha256, &it.subject)),
         }
     }
 

@@ -18,8 +18,9 @@
 //! A connection that a rule has is not offered for SMC.
 //!
 //! What the program has asked libc for the address of goes with it ([`resolved`]): a rule may want that name in the
-//! server's certificate.
+//! server's certificate. A program that knows of all this can ask what protects its connection ([`asked`]).
 
+pub mod asked;
 mod resolved;
 
 use crate::process::options;

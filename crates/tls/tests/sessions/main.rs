@@ -1,6 +1,7 @@
 //! Sessions with each other, over a network that a seed describes.
 
 mod authority;
+mod certificates;
 mod refusals;
 #[cfg(feature = "aws-lc-rs")]
 mod updates;

@@ -2,7 +2,7 @@
 
 use sidestep_proto::protection::Role;
 use sidestep_tls::rule::{ClientCertificate, Expected, Rule, Versions};
-use sidestep_tls::session::Protection;
+use sidestep_tls::session::{Protection, Version};
 use sidestep_tls::setup::SetupError;
 use sidestep_tls::{Failure, Peer, Session, Setup};
 
@@ -67,9 +67,9 @@ const ONLY_13: Versions = Versions { tls12: false, tls13: true };
 #[test]
 fn rules_that_go_together_agree_on_what_both_allow() {
     let [client, server] = changed(same, same).map(Result::unwrap);
-    assert_eq!((client, client.version), (server, "TLS 1.3"));
+    assert_eq!((client, client.version), (server, Version::Tls13));
     let [client, _] = changed(same, |it| Rule { versions: ONLY_12, ..it }).map(Result::unwrap);
-    assert_eq!(client.version, "TLS 1.2");
+    assert_eq!(client.version, Version::Tls12);
     let suites = |it| Rule { ciphers: ["1301", "C02B"].map(|it| it.parse().unwrap()).into(), ..it };
     let [client, _] = changed(suites, same).map(Result::unwrap);
     assert_eq!(client.cipher.to_string(), "TLS_AES_128_GCM_SHA256");
