@@ -30,6 +30,11 @@ impl Kept {
     pub(crate) fn keep(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
+
+    /// Keeps what is put behind those that are left.
+    pub(crate) fn keep_by(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
+        put(&mut self.bytes);
+    }
 }
 
 #[cfg(test)]
@@ -42,7 +47,7 @@ mod tests {
         assert!(kept.is_empty());
         kept.keep(b"abc");
         kept.take(2);
-        kept.keep(b"de");
+        kept.keep_by(|bytes| bytes.extend(b"de"));
         assert_eq!(kept.left(), b"cde");
         kept.take(3);
         assert!(kept.is_empty());

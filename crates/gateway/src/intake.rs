@@ -59,6 +59,23 @@ pub(crate) fn take(socket: &TcpStream, room: &mut [u8]) -> Result<Intake, Errno>
     }
 }
 
+/// Reads as much as is there and `room` has room for, where urgent bytes are in line and mean nothing. Never waits.
+///
+/// # Errors
+///
+/// What `recv` says of the connection.
+pub(crate) fn take_in_line(socket: &TcpStream, room: &mut [u8]) -> Result<Intake, Errno> {
+    loop {
+        match recv(socket, &mut *room, RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => return Ok(Intake::End),
+            Ok((_, count)) => return Ok(Intake::Bytes { count, is_urgent: false }),
+            Err(Errno::AGAIN) => return Ok(Intake::Nothing),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// The next byte is the urgent one. A socket that cannot be asked has none.
 #[expect(unsafe_code, reason = "rustix has no safe name for this request")]
 fn is_at_mark(socket: &TcpStream) -> bool {

@@ -40,7 +40,11 @@ use sidestep_tls::{Failure, Session as Tls, Setup};
 use sidestep_wire::protection_status::{PeerCertificate, ProtectionStatus, State};
 use std::mem;
 use std::net::{Shutdown, TcpStream};
+use std::ops::Range;
 use std::time::Duration;
+
+/// Bytes of plain text of a record, at most. *Source*: RFC 8446 §5.1.
+const PLAIN_LEN_MAX: usize = 1 << 14;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -265,29 +269,46 @@ impl Protected {
         (n, n_is): (&TcpStream, &mut Ready),
         chunk: &mut [u8],
     ) -> Result<bool, Stop> {
+        let mut fresh = 0..0;
+        let has_news = self.take_records(tls, (n, n_is), chunk, &mut fresh);
+        self.incoming.keep(&chunk[fresh]);
+        has_news
+    }
+
+    /// Has the session take what was kept of N, or else the `fresh` part of `room`, which is read anew where it is empty.
+    /// False: there is nothing.
+    fn take_records(
+        &mut self,
+        tls: &mut Tls,
+        (n, n_is): (&TcpStream, &mut Ready),
+        room: &mut [u8],
+        fresh: &mut Range<usize>,
+    ) -> Result<bool, Stop> {
         if !self.incoming.is_empty() {
             let taken = tls.take(self.incoming.left());
             self.incoming.take(taken);
             return Ok(taken > 0);
         }
-        if self.n_has_ended || !n_is.read {
-            return Ok(false);
-        }
-        match intake::take(n, chunk).map_err(|_| Stop::Network)? {
-            Intake::Bytes { count, .. } => {
-                let taken = tls.take(&chunk[..count]);
-                self.incoming.keep(&chunk[taken..count]);
-            }
-            Intake::End => {
-                self.n_has_ended = true;
-                tls.handle_end();
-            }
-            Intake::Nothing => {
-                n_is.read = false;
+        if fresh.start == fresh.end {
+            if self.n_has_ended || !n_is.read {
                 return Ok(false);
             }
+            match intake::take_in_line(n, room).map_err(|_| Stop::Network)? {
+                Intake::Bytes { count, .. } => *fresh = 0..count,
+                Intake::End => {
+                    self.n_has_ended = true;
+                    tls.handle_end();
+                    return Ok(true);
+                }
+                Intake::Nothing => {
+                    n_is.read = false;
+                    return Ok(false);
+                }
+            }
         }
-        Ok(true)
+        let taken = tls.take(&room[fresh.clone()]);
+        fresh.start += taken;
+        Ok(taken > 0)
     }
 
     /// From the program to its peer. True: there is more.
@@ -386,6 +407,7 @@ impl Protected {
         Ok(more)
     }
 
+    /// What the session has not taken of what was read stays where it is until the turn is over.
     fn decrypt(
         &mut self,
         tls: &mut Tls,
@@ -393,42 +415,58 @@ impl Protected {
         (h, h_is): (&TcpStream, &mut Ready),
         chunk: &mut [u8],
     ) -> Result<bool, Stop> {
+        let (plain, records) = chunk.split_at_mut(PLAIN_LEN_MAX);
+        let mut fresh = 0..0;
         let mut moved = 0;
-        loop {
-            while !self.plain.is_empty() {
-                if !h_is.write {
-                    return Ok(false);
-                }
-                let bytes = [self.plain.left().into(), Stretch::NONE];
-                let sent = pass_on(h, h_is, bytes, false).map_err(|Cut| Stop::Program)?;
-                self.plain.take(sent);
-            }
-            if self.peer_has_ended {
-                return Ok(false);
+        let more = loop {
+            if !self.give_kept(h, h_is)? || self.peer_has_ended {
+                break false;
             }
             if moved >= TURN {
-                return Ok(true);
+                break true;
             }
-            match tls.read(chunk)? {
+            match tls.read(plain)? {
                 Got::Bytes(count) => {
                     moved += count;
-                    self.plain.keep(&chunk[..count]);
+                    self.give(h, h_is, &plain[..count])?;
                 }
                 Got::End => self.peer_has_ended = true,
-                Got::Nothing => {
-                    if !self.listen(tls, (n, n_is), chunk)? {
-                        return Ok(false);
-                    }
+                Got::Nothing if self.take_records(tls, (n, n_is), records, &mut fresh)? => {
                     tls.process()?;
                 }
+                Got::Nothing => break false,
             }
+        };
+        self.incoming.keep(&records[fresh]);
+        Ok(more)
+    }
+
+    /// Gives the program bytes, and keeps those that it has no room for.
+    fn give(&mut self, h: &TcpStream, h_is: &mut Ready, bytes: &[u8]) -> Result<(), Stop> {
+        let stretches = [bytes.into(), Stretch::NONE];
+        let given = match h_is.write {
+            true => pass_on(h, h_is, stretches, false).map_err(|Cut| Stop::Program)?,
+            false => 0,
+        };
+        self.plain.keep(&bytes[given..]);
+        Ok(())
+    }
+
+    /// False: the program has no room for what was kept.
+    fn give_kept(&mut self, h: &TcpStream, h_is: &mut Ready) -> Result<bool, Stop> {
+        while !self.plain.is_empty() {
+            if !h_is.write {
+                return Ok(false);
+            }
+            let bytes = [self.plain.left().into(), Stretch::NONE];
+            let given = pass_on(h, h_is, bytes, false).map_err(|Cut| Stop::Program)?;
+            self.plain.take(given);
         }
+        Ok(true)
     }
 
     fn collect(&mut self, tls: &mut Tls) {
-        let mut records = Vec::new();
-        tls.transmit(&mut records);
-        self.records.keep(&records);
+        self.records.keep_by(|records| tls.transmit(records));
     }
 
     /// False: N has not taken all.
