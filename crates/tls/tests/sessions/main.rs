@@ -3,6 +3,7 @@
 mod authority;
 mod certificates;
 mod refusals;
+mod seeds;
 #[cfg(feature = "aws-lc-rs")]
 mod updates;
 mod worlds;
