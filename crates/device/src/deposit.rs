@@ -8,8 +8,8 @@
 //! That does no harm while the place means these bytes. So as long as a copy goes on, its ring is filled for one lap from its start
 //! on, whatever the peer has read ([`Deposits::room`]).
 //!
-//! A handler that leaves by `siglongjmp` leaves its thread's copy for ever. The next send of the thread on that ring finishes it,
-//! as the kernel has sent what a handler of `send` interrupts; if its buffers lie on the stack, with what is there now.
+//! A handler that leaves by `siglongjmp` leaves its thread's copy for ever, and these bytes are not sent. That a copy was left is seen
+//! by its place on the stack: between one that goes on and its handler lies what the kernel has put there for the signal.
 
 use core::cell::Cell;
 use core::sync::atomic::{Ordering, compiler_fence};
@@ -18,6 +18,10 @@ use crate::copy::Manner;
 use crate::cursor::Cursor;
 use crate::program::{Buffers, Sent};
 use crate::ring::Ring;
+use crate::sys;
+
+/// What the kernel puts on the stack for a signal is longer: registers, those of vectors, and the signal.
+const SIGNAL_FRAME: usize = 1024;
 
 /// The copies that a thread is in the middle of: one of its own, and those of its handlers.
 pub struct Deposits {
@@ -27,18 +31,37 @@ pub struct Deposits {
 /// A copy into a ring from a position on.
 struct Deposit<'a> {
     producer: &'a Cursor,
-    ring: &'a Ring,
-    buffers: &'a Buffers<'a, Sent>,
-    /// These bytes of the buffers come first, and are none of it.
-    skip: usize,
-    len: usize,
+    ring: Ring,
+    bytes: Bytes<'a>,
     at: u64,
     /// A handler has published it.
     is_finished: Cell<bool>,
     /// The one that its thread was in the middle of already.
-    before: *const Deposit<'static>,
+    before: Cell<*const Deposit<'static>>,
     /// Its own address: else the stack has other things there by now.
     here: Cell<*const Deposit<'static>>,
+}
+
+/// What is copied. By value: what this led to would have to be in memory, where a warm send keeps it in registers.
+#[derive(Clone, Copy)]
+enum Bytes<'a> {
+    One(&'a [u8]),
+    Many {
+        buffers: &'a Buffers<'a, Sent>,
+        /// These bytes of the buffers come first, and are none of it.
+        skip: usize,
+        len: usize,
+    },
+}
+
+impl Bytes<'_> {
+    #[inline]
+    fn len(&self) -> usize {
+        match *self {
+            Self::One(bytes) => bytes.len(),
+            Self::Many { len, .. } => len,
+        }
+    }
 }
 
 impl Deposits {
@@ -53,20 +76,37 @@ impl Deposits {
     #[inline]
     pub fn put(
         &self,
-        (producer, ring): (&Cursor, &Ring),
+        place: (&Cursor, &Ring),
         buffers: &Buffers<'_, Sent>,
         (skip, len): (usize, usize),
         at: u64,
         manner: Manner,
     ) -> bool {
-        let (before, is_finished) = (self.last.get(), Cell::new(false));
-        let here = Cell::new(core::ptr::null());
-        let deposit = Deposit { producer, ring, buffers, skip, len, at, is_finished, before, here };
+        match buffers.stretch(skip, len) {
+            Some(bytes) => self.put_bytes(place, Bytes::One(bytes), at, manner),
+            None => self.put_many(place, Bytes::Many { buffers, skip, len }, at, manner),
+        }
+    }
+
+    #[inline(never)]
+    fn put_many(&self, place: (&Cursor, &Ring), bytes: Bytes<'_>, at: u64, manner: Manner) -> bool {
+        self.put_bytes(place, bytes, at, manner)
+    }
+
+    #[inline]
+    fn put_bytes(
+        &self,
+        (producer, ring): (&Cursor, &Ring),
+        bytes: Bytes<'_>,
+        at: u64,
+        manner: Manner,
+    ) -> bool {
+        let deposit = Deposit::new((producer, ring), bytes, at);
         self.begin(&deposit);
         // From here on a handler finishes it. One that came before has moved the producer.
         let is_published = producer.position() == at && {
-            deposit.copy(manner);
-            producer.publish(at, deposit.end())
+            copy(ring, bytes, at, manner);
+            producer.publish(at, at.wrapping_add(bytes.len() as u64))
         };
         self.end(&deposit);
         is_published || deposit.is_finished.get()
@@ -74,8 +114,10 @@ impl Deposits {
 
     #[inline]
     fn begin(&self, deposit: &Deposit<'_>) {
-        let here = core::ptr::from_ref(deposit).cast();
+        let (here, before) = (core::ptr::from_ref(deposit).cast(), self.last.get());
         deposit.here.set(here);
+        // One that was left lay in the same place.
+        deposit.before.set(if before == here { core::ptr::null() } else { before });
         self.last.set(here);
         compiler_fence(Ordering::SeqCst);
     }
@@ -83,31 +125,42 @@ impl Deposits {
     #[inline]
     fn end(&self, deposit: &Deposit<'_>) {
         compiler_fence(Ordering::SeqCst);
-        self.last.set(deposit.before);
+        self.last.set(deposit.before.get());
     }
 
     /// To be called before bytes are put into a ring, under the direction's lock: finishes the copy into it that this thread is in
     /// the middle of. The bytes have to end before the position that it says; `None`: the thread is in no copy.
     #[inline]
     pub fn room(&self, producer: &Cursor, ring: &Ring) -> Option<u64> {
-        if self.last.get().is_null() { None } else { self.room_beside(producer, ring) }
+        if self.last.get().is_null() {
+            return None;
+        }
+        let here = 0u8;
+        self.room_beside(producer, ring, (&raw const here).addr())
     }
 
+    /// For a call whose frame is about `depth`.
     #[cold]
-    fn room_beside(&self, producer: &Cursor, ring: &Ring) -> Option<u64> {
+    fn room_beside(&self, producer: &Cursor, ring: &Ring, depth: usize) -> Option<u64> {
         let (mut room, mut next) = (None, self.last.get());
+        let is_left = |deposit: &Deposit<'_>| {
+            let is_above = core::ptr::from_ref(deposit).addr() > depth.saturating_add(SIGNAL_FRAME);
+            !is_above && !sys::is_on_alternate_stack()
+        };
         // SAFETY: what is written down lies in a frame below ours, whose thread goes on when we are done; the
         // connection it is about outlives its call. A frame that was left by `siglongjmp` is memory of our stack, too: if
         // another has it now, the address in it is wrong.
         while let Some(deposit) = unsafe { next.as_ref() }
             && deposit.here.get() == next
         {
-            if core::ptr::eq(deposit.producer, producer) {
+            next = deposit.before.get();
+            if is_left(deposit) {
+                self.last.set(next);
+            } else if core::ptr::eq(deposit.producer, producer) {
                 deposit.finish();
                 // The first one of them is the last in the list.
                 room = Some(deposit.at.wrapping_add(ring.len() as u64));
             }
-            next = deposit.before;
         }
         room
     }
@@ -132,26 +185,33 @@ pub fn bounded(window: usize, at: u64, room: Option<u64>) -> Result<usize, i32> 
     }
 }
 
-impl Deposit<'_> {
-    fn end(&self) -> u64 {
-        self.at.wrapping_add(self.len as u64)
+#[inline]
+fn copy(ring: &Ring, bytes: Bytes<'_>, at: u64, manner: Manner) {
+    match bytes {
+        Bytes::One(bytes) => ring.write(at, bytes, manner),
+        Bytes::Many { buffers, skip, len } => {
+            let mut position = at;
+            buffers.each_sent(skip, len, |bytes| {
+                ring.write(position, bytes, manner);
+                position = position.wrapping_add(bytes.len() as u64);
+            });
+        }
     }
+}
 
+impl<'a> Deposit<'a> {
     #[inline]
-    fn copy(&self, manner: Manner) {
-        let mut position = self.at;
-        self.buffers.each_sent(self.skip, self.len, |bytes| {
-            self.ring.write(position, bytes, manner);
-            position = position.wrapping_add(bytes.len() as u64);
-        });
+    fn new((producer, ring): (&'a Cursor, &Ring), bytes: Bytes<'a>, at: u64) -> Self {
+        let [before, here] = [const { Cell::new(core::ptr::null()) }; 2];
+        Self { producer, ring: *ring, bytes, at, is_finished: Cell::new(false), before, here }
     }
 
     /// By a handler. Another one may interrupt it, and finish it, too.
     fn finish(&self) {
         if !self.is_finished.get() && self.producer.position() == self.at {
-            self.copy(Manner::Cached);
+            copy(&self.ring, self.bytes, self.at, Manner::Cached);
             // Else the other one has published it.
-            self.producer.publish(self.at, self.end());
+            self.producer.publish(self.at, self.at.wrapping_add(self.bytes.len() as u64));
             self.is_finished.set(true);
         }
     }
@@ -189,32 +249,43 @@ mod tests {
         act(&unsafe { Buffers::new(list.as_ptr(), 1) }.unwrap())
     }
 
-    fn deposit<'a>(
-        (ring, producer): (&'a Ring, &'a Cursor),
-        buffers: &'a Buffers<'a, Sent>,
-        len: usize,
-    ) -> Deposit<'a> {
-        let (is_finished, here) = (Cell::new(false), Cell::new(core::ptr::null()));
-        let before = core::ptr::null();
-        Deposit { producer, ring, buffers, skip: 0, len, at: 0, is_finished, before, here }
+    /// As far up the stack as a signal handler is.
+    #[inline(never)]
+    fn handler(act: &mut dyn FnMut()) {
+        let frame = core::hint::black_box([0u8; 2 * SIGNAL_FRAME]);
+        act();
+        core::hint::black_box(frame);
+    }
+
+    fn begin_to_copy(deposit: &Deposit<'_>) {
+        copy(&deposit.ring, deposit.bytes, deposit.at, Manner::Cached);
     }
 
     /// What is published if a handler sends `bytes` when the copy of `abc` was written down, and after what its thread has `done`.
     fn interrupted(bytes: &[u8], done: fn(&Deposit<'_>)) -> Vec<u8> {
         let ((ring, producer), deposits) = (ring(), Deposits::new());
         with(b"abc", |buffers| {
-            let below = deposit((&ring, &producer), buffers, 3);
+            let below =
+                Deposit::new((&producer, &ring), Bytes::Many { buffers, skip: 0, len: 3 }, 0);
             deposits.begin(&below);
             done(&below);
-            with(bytes, |buffers| {
-                let room = deposits.room(&producer, &ring);
-                let at = producer.position();
-                let len = bounded(bytes.len(), at, room).unwrap();
-                assert!(deposits.put((&producer, &ring), buffers, (0, len), at, Manner::Cached));
+            handler(&mut || {
+                with(bytes, |buffers| {
+                    let room = deposits.room(&producer, &ring);
+                    let at = producer.position();
+                    let len = bounded(bytes.len(), at, room).unwrap();
+                    assert!(deposits.put(
+                        (&producer, &ring),
+                        buffers,
+                        (0, len),
+                        at,
+                        Manner::Cached
+                    ));
+                });
             });
             // Its thread has looked already whether the producer is where it was.
-            below.copy(Manner::Cached);
-            assert!(!producer.publish(below.at, below.end()) && below.is_finished.get());
+            begin_to_copy(&below);
+            assert!(!producer.publish(0, 3) && below.is_finished.get());
             deposits.end(&below);
         });
         assert_eq!(deposits.room(&producer, &ring), None);
@@ -224,7 +295,7 @@ mod tests {
     #[test]
     fn a_handler_finishes_the_copy_that_it_interrupts() {
         assert_eq!(interrupted(b"xy", |_| ()), b"abcxy");
-        assert_eq!(interrupted(b"xy", |below| below.copy(Manner::Cached)), b"abcxy");
+        assert_eq!(interrupted(b"xy", begin_to_copy), b"abcxy");
     }
 
     #[test]
@@ -250,10 +321,28 @@ mod tests {
         let ((ring, producer), (other_ring, other)) = (ring(), ring());
         let deposits = Deposits::new();
         with(b"abc", |buffers| {
-            let below = deposit((&ring, &producer), buffers, 3);
+            let below =
+                Deposit::new((&producer, &ring), Bytes::Many { buffers, skip: 0, len: 3 }, 0);
             deposits.begin(&below);
-            assert_eq!(deposits.room(&other, &other_ring), None);
+            handler(&mut || assert_eq!(deposits.room(&other, &other_ring), None));
             assert_eq!(producer.position(), 0);
+        });
+    }
+
+    #[test]
+    fn a_copy_that_was_left_is_forgotten() {
+        let ((ring, producer), deposits) = (ring(), Deposits::new());
+        with(b"abc", |buffers| {
+            let below =
+                Deposit::new((&producer, &ring), Bytes::Many { buffers, skip: 0, len: 3 }, 0);
+            deposits.begin(&below);
+            assert_eq!(deposits.room(&producer, &ring), None);
+            assert!(deposits.last.get().is_null() && producer.position() == 0);
+            // The next one may lie in the same place.
+            deposits.begin(&below);
+            deposits.begin(&below);
+            deposits.end(&below);
+            assert!(deposits.last.get().is_null());
         });
     }
 

@@ -96,6 +96,19 @@ impl<'a, Way> Buffers<'a, Way> {
 }
 
 impl Buffers<'_, Sent> {
+    /// The `n` bytes that follow the first `skip`, if there are some and they lie in the first buffer.
+    #[inline]
+    #[must_use]
+    pub fn stretch(&self, skip: usize, n: usize) -> Option<&[u8]> {
+        let first = self.list.first()?;
+        if n == 0 || skip.checked_add(n)? > first.iov_len {
+            return None;
+        }
+        let at = first.iov_base.cast::<u8>().wrapping_add(skip);
+        // SAFETY: inside the first buffer, which `new` was promised to be readable.
+        Some(unsafe { core::slice::from_raw_parts(at, n) })
+    }
+
     /// Calls `f` with each stretch of the `n` bytes that follow the first `skip`, as far as there
     /// are so many.
     #[inline]

@@ -1205,6 +1205,14 @@ fn without_signals(signals: &[i32], act: impl FnOnce() -> Result) -> Result {
     answer
 }
 
+/// Whether the caller is a signal handler on a stack of its own (`SA_ONSTACK`), or called by one.
+pub fn is_on_alternate_stack() -> bool {
+    let mut stack = libc::stack_t { ss_sp: core::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
+    // SAFETY: room for a stack's description, and none that is to be set.
+    let known = unsafe { call!(sigaltstack, 0usize, &raw mut stack) };
+    known.is_ok() && stack.ss_flags & libc::SS_ONSTACK != 0
+}
+
 /// No signal handler interrupts this thread until it is dropped, but those for faults of its own. Signals that come
 /// meanwhile are delivered then.
 pub struct Unbroken {

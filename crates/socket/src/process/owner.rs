@@ -11,30 +11,34 @@ use sidestep_device::lock::{self, AtomicWord, Holder, Owner, PATIENCE_MS, Patien
 use sidestep_device::{holders, sys};
 use std::sync::OnceLock;
 
-std::thread_local! {
-    static ME: Cell<u64> = const { Cell::new(0) };
+/// What a thread knows of itself, together: where it lies is asked once in a send.
+struct Itself {
+    /// The word of its name; 0: it has none yet.
+    name: Cell<u64>,
+    deposits: Deposits,
 }
 
 std::thread_local! {
-    static DEPOSITS: Deposits = const { Deposits::new() };
+    static ITSELF: Itself =
+        const { Itself { name: Cell::new(0), deposits: Deposits::new() } };
 }
 
 /// Asks about the copies into rings that this thread is in the middle of.
 #[inline]
 pub(crate) fn deposits<T>(ask: impl FnOnce(&Deposits) -> T) -> T {
-    DEPOSITS.with(ask)
+    ITSELF.with(|it| ask(&it.deposits))
 }
 
 /// This thread, as a lock knows it.
 #[inline]
 pub(crate) fn me() -> Owner {
-    ME.with(|cell| Owner::from_word(cell.get()).unwrap_or_else(|| introduce(cell)))
+    ITSELF.with(|it| Owner::from_word(it.name.get()).unwrap_or_else(|| introduce(&it.name)))
 }
 
 #[cold]
-fn introduce(cell: &Cell<u64>) -> Owner {
+fn introduce(name: &Cell<u64>) -> Owner {
     let me = Owner::new(holder(), sys::tid());
-    cell.set(me.word());
+    name.set(me.word());
     me
 }
 
@@ -54,7 +58,7 @@ pub(crate) fn holder() -> Holder {
 
 /// In the child of a fork: it is another process.
 pub(crate) fn forget() {
-    ME.with(|cell| cell.set(0));
+    ITSELF.with(|it| it.name.set(0));
     HOLDER.store(0, Ordering::Relaxed);
 }
 

@@ -14,7 +14,7 @@
 use std::collections::HashMap;
 
 /// The system calls of the library, in the order of the alphabet.
-const CALLS: [&str; 63] = [
+const CALLS: [&str; 64] = [
     "bind",
     "clock_gettime",
     "close",
@@ -73,6 +73,7 @@ const CALLS: [&str; 63] = [
     "sendto",
     "setsockopt",
     "shutdown",
+    "sigaltstack",
     "socket",
     "socketpair",
     "tgkill",
