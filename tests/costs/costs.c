@@ -62,10 +62,13 @@ static void connect_to_itself(int server, const struct sockaddr_in *at, int ends
     must(ends[1] >= 0, "accept");
 }
 
-/* A message to and fro. */
+/* Messages to and fro: so many that a connection that may move has moved, and has used its ring. */
+enum { EXCHANGES = 6 };
+
 static void exchange(const int ends[2])
 {
-    for (int side = 0; side < 2; side++) {
+    for (int message = 0; message < 2 * EXCHANGES; message++) {
+        int side = message % 2;
         must(send(ends[side], out, MESSAGE, 0) == MESSAGE, "send");
         must(recv(ends[!side], in, MESSAGE, MSG_WAITALL) == MESSAGE, "recv");
     }

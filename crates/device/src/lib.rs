@@ -47,8 +47,6 @@ pub mod copy;
 pub mod counts;
 pub mod cursor;
 #[cfg(not(loom))]
-pub mod deposit;
-#[cfg(not(loom))]
 pub mod history;
 #[cfg(not(loom))]
 pub mod holders;

@@ -12,6 +12,16 @@
 //! The bytes of a ring may change while they are copied out, because the peer may
 //! misbehave. They are handed to the program unparsed, exactly as bytes from a
 //! lying TCP sender would be; nothing here ever looks at them.
+//!
+//! **Handlers.** A direction's lock keeps other threads away from its ring, but no signal handler that has interrupted its own
+//! thread in the middle of a copy. It can neither wait for that thread, which is below it on the stack, nor put its
+//! bytes where the copy goes on behind it. So a copy is written down before it begins ([`Deposits`]), and a handler *finishes*
+//! it first: copies the same bytes to the same place and publishes them. What its thread then copies is there already. That does no
+//! harm while the place means these bytes. So as long as a copy goes on, its ring is filled for one lap from its start on,
+//! whatever the peer has read.
+//!
+//! A handler that leaves by `siglongjmp` leaves its thread's copy for ever, and these bytes are not sent. That a copy was left is seen
+//! by its place on the stack: between one that goes on and its handler lies what the kernel has put there for the signal.
 
 use crate::copy::{Manner, copy_past_cache};
 #[cfg(not(loom))]
@@ -209,6 +219,228 @@ impl Ring {
         // SAFETY: in bounds as just checked.
         unsafe { self.base.add(span.start) }
     }
+}
+
+#[cfg(not(loom))]
+pub use deposits::{Deposits, bounded};
+
+/// Copies into rings that handlers finish: see the module text.
+#[cfg(not(loom))]
+mod deposits {
+    use super::Ring;
+    use crate::copy::Manner;
+    use crate::cursor::Cursor;
+    use crate::program::{Buffers, Sent};
+    use crate::sys;
+    use core::cell::Cell;
+    use core::sync::atomic::{Ordering, compiler_fence};
+
+    /// What the kernel puts on the stack for a signal is longer: registers, those of vectors, and the signal.
+    const SIGNAL_FRAME: usize = 1024;
+
+    /// The copies that a thread is in the middle of: one of its own, and those of its handlers.
+    pub struct Deposits {
+        last: Cell<*const Deposit<'static>>,
+    }
+
+    /// A copy into a ring from a position on.
+    struct Deposit<'a> {
+        producer: &'a Cursor,
+        ring: Ring,
+        bytes: Bytes<'a>,
+        at: u64,
+        /// A handler has published it.
+        is_finished: Cell<bool>,
+        /// The one that its thread was in the middle of already.
+        before: Cell<*const Deposit<'static>>,
+        /// Its own address: else the stack has other things there by now.
+        here: Cell<*const Deposit<'static>>,
+    }
+
+    /// What is copied. By value: what this led to would have to be in memory, where a warm send keeps it in registers.
+    #[derive(Clone, Copy)]
+    enum Bytes<'a> {
+        One(&'a [u8]),
+        Many {
+            buffers: &'a Buffers<'a, Sent>,
+            /// These bytes of the buffers come first, and are none of it.
+            skip: usize,
+            len: usize,
+        },
+    }
+
+    impl Bytes<'_> {
+        #[inline]
+        fn len(&self) -> usize {
+            match *self {
+                Self::One(bytes) => bytes.len(),
+                Self::Many { len, .. } => len,
+            }
+        }
+    }
+
+    impl Deposits {
+        /// Of a thread that is in none.
+        #[must_use]
+        pub const fn new() -> Self {
+            Self { last: Cell::new(core::ptr::null()) }
+        }
+
+        /// Copies `len` bytes of the buffers behind the first `skip` to the position `at` of a ring, and publishes them. Under the
+        /// direction's lock. False: the producer stands elsewhere now, and nothing was sent.
+        #[inline]
+        pub fn put(
+            &self,
+            place: (&Cursor, &Ring),
+            buffers: &Buffers<'_, Sent>,
+            (skip, len): (usize, usize),
+            at: u64,
+            manner: Manner,
+        ) -> bool {
+            match buffers.stretch(skip, len) {
+                Some(bytes) => self.put_bytes(place, Bytes::One(bytes), at, manner),
+                None => self.put_many(place, Bytes::Many { buffers, skip, len }, at, manner),
+            }
+        }
+
+        #[inline(never)]
+        fn put_many(
+            &self,
+            place: (&Cursor, &Ring),
+            bytes: Bytes<'_>,
+            at: u64,
+            manner: Manner,
+        ) -> bool {
+            self.put_bytes(place, bytes, at, manner)
+        }
+
+        #[inline]
+        fn put_bytes(
+            &self,
+            (producer, ring): (&Cursor, &Ring),
+            bytes: Bytes<'_>,
+            at: u64,
+            manner: Manner,
+        ) -> bool {
+            let deposit = Deposit::new((producer, ring), bytes, at);
+            self.begin(&deposit);
+            // From here on a handler finishes it. One that came before has moved the producer.
+            let is_published = producer.position() == at && {
+                copy(ring, bytes, at, manner);
+                producer.publish(at, at.wrapping_add(bytes.len() as u64))
+            };
+            self.end(&deposit);
+            is_published || deposit.is_finished.get()
+        }
+
+        #[inline]
+        fn begin(&self, deposit: &Deposit<'_>) {
+            let (here, before) = (core::ptr::from_ref(deposit).cast(), self.last.get());
+            deposit.here.set(here);
+            // One that was left lay in the same place.
+            deposit.before.set(if before == here { core::ptr::null() } else { before });
+            self.last.set(here);
+            compiler_fence(Ordering::SeqCst);
+        }
+
+        #[inline]
+        fn end(&self, deposit: &Deposit<'_>) {
+            compiler_fence(Ordering::SeqCst);
+            self.last.set(deposit.before.get());
+        }
+
+        /// To be called before bytes are put into a ring, under the direction's lock: finishes the copy into it that this thread is in
+        /// the middle of. The bytes have to end before the position that it says; `None`: the thread is in no copy.
+        #[inline]
+        pub fn room(&self, producer: &Cursor, ring: &Ring) -> Option<u64> {
+            if self.last.get().is_null() {
+                return None;
+            }
+            let here = 0u8;
+            self.room_beside(producer, ring, (&raw const here).addr())
+        }
+
+        /// For a call whose frame is about `depth`.
+        #[cold]
+        fn room_beside(&self, producer: &Cursor, ring: &Ring, depth: usize) -> Option<u64> {
+            let (mut room, mut next) = (None, self.last.get());
+            let is_left = |deposit: &Deposit<'_>| {
+                let is_above =
+                    core::ptr::from_ref(deposit).addr() > depth.saturating_add(SIGNAL_FRAME);
+                !is_above && !sys::is_on_alternate_stack()
+            };
+            // SAFETY: what is written down lies in a frame below ours, whose thread goes on when we are done; the
+            // connection it is about outlives its call. A frame that was left by `siglongjmp` is memory of our stack, too: if
+            // another has it now, the address in it is wrong.
+            while let Some(deposit) = unsafe { next.as_ref() }
+                && deposit.here.get() == next
+            {
+                next = deposit.before.get();
+                if is_left(deposit) {
+                    self.last.set(next);
+                } else if core::ptr::eq(deposit.producer, producer) {
+                    deposit.finish();
+                    // The first one of them is the last in the list.
+                    room = Some(deposit.at.wrapping_add(ring.len() as u64));
+                }
+            }
+            room
+        }
+    }
+
+    impl Default for Deposits {
+        fn default() -> Self {
+            Self::new()
+        }
+    }
+
+    /// A window at a position, as far as [`Deposits::room`] lets it.
+    ///
+    /// # Errors
+    /// `EAGAIN`: there was a window, and there is none before the thread goes on.
+    #[inline]
+    pub fn bounded(window: usize, at: u64, room: Option<u64>) -> Result<usize, i32> {
+        let Some(room) = room else { return Ok(window) };
+        match room.wrapping_sub(at) as usize {
+            0 if window > 0 => Err(libc::EAGAIN),
+            most => Ok(window.min(most)),
+        }
+    }
+
+    #[inline]
+    fn copy(ring: &Ring, bytes: Bytes<'_>, at: u64, manner: Manner) {
+        match bytes {
+            Bytes::One(bytes) => ring.write(at, bytes, manner),
+            Bytes::Many { buffers, skip, len } => {
+                let mut position = at;
+                buffers.each_sent(skip, len, |bytes| {
+                    ring.write(position, bytes, manner);
+                    position = position.wrapping_add(bytes.len() as u64);
+                });
+            }
+        }
+    }
+
+    impl<'a> Deposit<'a> {
+        #[inline]
+        fn new((producer, ring): (&'a Cursor, &Ring), bytes: Bytes<'a>, at: u64) -> Self {
+            let [before, here] = [const { Cell::new(core::ptr::null()) }; 2];
+            Self { producer, ring: *ring, bytes, at, is_finished: Cell::new(false), before, here }
+        }
+
+        /// By a handler. Another one may interrupt it, and finish it, too.
+        fn finish(&self) {
+            if !self.is_finished.get() && self.producer.position() == self.at {
+                copy(&self.ring, self.bytes, self.at, Manner::Cached);
+                // Else the other one has published it.
+                self.producer.publish(self.at, self.at.wrapping_add(self.bytes.len() as u64));
+                self.is_finished.set(true);
+            }
+        }
+    }
+
+    #[cfg(test)]
+    mod tests;
 }
 
 #[cfg(all(test, not(loom)))]

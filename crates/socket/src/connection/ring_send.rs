@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Under the direction lock no other thread does so. A signal handler that has interrupted its own thread in the middle
-//! of the copy finishes that one first ([`deposit`]).
+//! of the copy finishes that one first ([`Deposits`](ring::Deposits)).
 
 use crate::connection::sleeper::Counted;
 use crate::connection::wait::{self, Sleep};
@@ -21,8 +21,8 @@ use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use sidestep_device::copy::{self, Choice, LONG_MIN, Manner};
 use sidestep_device::counts::count;
-use sidestep_device::deposit;
 use sidestep_device::program::{Buffers, Sent};
+use sidestep_device::ring;
 use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys;
 use sidestep_proto::cursor;
@@ -231,7 +231,7 @@ impl RingSend<'_> {
         let cursor = &end.mine.sending.producer;
         let room = owner::deposits(|it| it.room(cursor, &end.outgoing));
         let producer = cursor.position();
-        let window = deposit::bounded(self.window_from(producer)?, producer, room)?;
+        let window = ring::bounded(self.window_from(producer)?, producer, room)?;
         let part = (end.outgoing.len() / 4).max(window / 2);
         let n = window.min(buffers.len() - done).min(part);
         if n == 0 {

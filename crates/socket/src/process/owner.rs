@@ -6,8 +6,8 @@
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use sidestep_device::deposit::Deposits;
 use sidestep_device::lock::{self, AtomicWord, Holder, Owner, PATIENCE_MS, Patience, Thread};
+use sidestep_device::ring::Deposits;
 use sidestep_device::{holders, sys};
 use std::sync::OnceLock;
 

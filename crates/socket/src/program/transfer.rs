@@ -17,7 +17,7 @@ use crate::{Answer, Errno};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use sidestep_device::counts::count;
-use sidestep_device::deposit;
+use sidestep_device::ring;
 use sidestep_device::ring::Ring;
 use sidestep_device::sys::{self, Unbroken};
 use sidestep_proto::cursor;
@@ -127,7 +127,7 @@ fn send_part<'a>(
         let claim = end.theirs.receiving.consumer.claim();
         let window = cursor::window(producer, claim, end.outgoing.len())
             .map_err(|misbehaved| words::reset(end, &misbehaved))?;
-        let window = deposit::bounded(window, producer, room)?;
+        let window = ring::bounded(window, producer, room)?;
         if window == 0 {
             return Ok(Part::SocketWaits);
         }
