@@ -86,11 +86,15 @@ struct Habits {
     bells: u64,
     /// Steps of a thread in which a signal comes.
     signals: u64,
+    /// The last byte of this send into the ring is urgent, counted from 0. By the seed itself: it binds the direction to the
+    /// ring, which few worlds are to be about.
+    urgent: Option<u64>,
 }
 
 impl Habits {
-    fn of(random: &mut StdRng) -> Self {
+    fn of(seed: u64, random: &mut StdRng) -> Self {
         Self {
+            urgent: (seed % 8 == 6).then_some(seed / 8 % 16),
             asks: random.random_range(1..5),
             is_refused: random.random_range(2..6),
             pause: random.random_range(1..30),
@@ -115,7 +119,7 @@ type Task = Pin<Box<dyn Future<Output = ()>>>;
 pub(crate) fn play(seed: u64, bytes: u64, fault: Option<Fault>, is_traced: bool) -> World {
     let world = World { bytes, fault, trace: is_traced.then(Vec::new), ..World::default() };
     let mut random = StdRng::seed_from_u64(seed);
-    let habits = Habits::of(&mut random);
+    let habits = Habits::of(seed, &mut random);
     let (world, random) = (Rc::new(RefCell::new(world)), Rc::new(RefCell::new(random)));
     let mut table = Table { world, random, habits, thread: 0 };
     let told = tell_if_wrong(&table);
@@ -285,7 +289,7 @@ impl Table {
                 is_open: world.sender.may_ring,
                 is_over: false,
                 is_permitted: world.is_permitted() || world.has(Fault::LeavesUnpermitted),
-                is_marked: false,
+                is_marked: world.sender.is_marked && !world.has(Fault::LeavesItsMark),
                 unfinished: match world.fault {
                     Some(Fault::LeavesInTheMiddle) => 0,
                     _ => world.sender.unfinished,
@@ -404,6 +408,7 @@ impl Table {
             }
             if left == 0 {
                 self.finishes(&mut is_part);
+                self.change().sent_into_ring(self.habits.urgent);
             }
             self.unlock_sending(is_outermost);
             self.wakes_readers().await;
@@ -459,7 +464,11 @@ impl Table {
     }
 
     async fn permits(&self) {
-        let mut permit = Permit::begin(self.look().receiver.followed, false);
+        let mut permit = {
+            let world = self.look();
+            let is_marked = world.sender.is_marked && !world.has(Fault::LeavesItsMark);
+            Permit::begin(world.receiver.followed, is_marked)
+        };
         loop {
             Step::default().await;
             if self.has(Fault::ReturnsBeforeAsking) && permit == Permit::Asks {

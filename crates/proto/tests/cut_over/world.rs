@@ -83,10 +83,12 @@ pub(crate) enum Fault {
     LeavesInAHandler,
     /// A send by TCP does not look whether a handler has entered the ring meanwhile.
     SendsUnasked,
+    /// The direction leaves the ring although a byte there is urgent, and the receiver permits it.
+    LeavesItsMark,
 }
 
 /// All of them, each with a world that finds it.
-pub(crate) const FAULTS: [(Fault, u64); 26] = [
+pub(crate) const FAULTS: [(Fault, u64); 27] = [
     (Fault::AllowsBellsBeforeTurning, 2),
     (Fault::LeavesWithoutForbiddingBells, 0),
     (Fault::OverlooksRingers, 96),
@@ -113,6 +115,7 @@ pub(crate) const FAULTS: [(Fault, u64); 26] = [
     (Fault::BreaksReceiving, 10),
     (Fault::LeavesInAHandler, 92),
     (Fault::SendsUnasked, 84),
+    (Fault::LeavesItsMark, 0),
 ];
 
 /// The sender's words: those that the peer sees, and its own.
@@ -130,6 +133,10 @@ pub(crate) struct Sender {
     pub(crate) plain_sends: u32,
     pub(crate) unfinished: u32,
     pub(crate) locked_by: Option<Thread>,
+    /// Sends that have ended in the ring.
+    ring_sends: u64,
+    /// A byte of the ring is urgent: its mark is a place there.
+    pub(crate) is_marked: bool,
     /// The request for a bell that was answered last.
     pub(crate) answered: u32,
 }
@@ -254,7 +261,14 @@ impl World {
         }))
     }
 
+    /// A send has ended in the ring; the last byte of this one is `urgent`.
+    pub(crate) fn sent_into_ring(&mut self, urgent: Option<u64>) {
+        self.sender.is_marked |= urgent == Some(self.sender.ring_sends);
+        self.sender.ring_sends += 1;
+    }
+
     fn turn(&mut self, turn: u32, at: u64) -> Answer {
+        assert!(cut_over::is_ring(turn) || !self.sender.is_marked, "a mark stays behind");
         (self.sender.turns, self.sender.at) = (turn, at);
         self.turns_taken += 1;
         Answer::Done
