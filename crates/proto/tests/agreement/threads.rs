@@ -45,11 +45,16 @@ fn habits(random: &mut StdRng) -> Habits {
 ///
 /// **Panics**: an end is joined with another than its own, a byte is lost, something is left, or
 /// an end looks for ever.
-pub(crate) fn play(seed: u64, fault: Option<Fault>, is_traced: bool) -> World {
+pub(crate) fn play(
+    seed: u64,
+    connections_max: u64,
+    fault: Option<Fault>,
+    is_traced: bool,
+) -> World {
     let mut random = StdRng::seed_from_u64(seed);
     let habits = habits(&mut random);
     let mut world = World::new(random, habits, fault, is_traced);
-    let liar = furnish(&mut world);
+    let liar = furnish(&mut world, connections_max);
     let table = Table(Rc::new(RefCell::new(world)));
     let told = tell_if_wrong(&table);
     let mut threads = table.threads(liar);
@@ -83,7 +88,7 @@ pub(crate) fn play(seed: u64, fault: Option<Fault>, is_traced: bool) -> World {
 }
 
 /// Processes and connections, and one process that has none. It is known to all others.
-fn furnish(world: &mut World) -> Process {
+fn furnish(world: &mut World, connections_max: u64) -> Process {
     let networks = 1 + world.chance(2);
     let processes = 2 + world.chance(3) as usize;
     for _ in 0..processes {
@@ -99,7 +104,8 @@ fn furnish(world: &mut World) -> Process {
             }
         }
     }
-    for connection in 0..=world.chance(5) as usize {
+    let connections = (1 + world.chance(5)).min(connections_max) as usize;
+    for connection in 0..connections {
         if connection > 0 && world.happens(2) {
             // Slots, cells and records are used again.
             let [client, server] = [2, 1].map(|back| world.ends[2 * connection - back].process);

@@ -38,8 +38,7 @@ fn every_byte_arrives_once_and_in_order() {
 /// A world goes wrong: shows how, with as few bytes as do it.
 fn tell_of(seed: u64) -> ! {
     let is_right = |bytes| worlds::unless_wrong(|| play(seed, bytes, None, false)).is_some();
-    let shortest = worlds::silently(|| (1..BYTES).find(|bytes| !is_right(*bytes)));
-    let bytes = shortest.unwrap_or(BYTES);
+    let bytes = worlds::shortest(BYTES, is_right);
     worlds::unless_wrong(|| play(seed, bytes, None, true));
     panic!("{bytes} bytes: cargo xtask sim cut-over --seeds {seed}..{}", seed + 1)
 }

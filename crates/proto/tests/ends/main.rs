@@ -20,6 +20,8 @@ use world::{FAULTS, Fault};
 
 /// Worlds of the test; others by the variable.
 const SEEDS: u64 = 4_000;
+/// Calls of a thread, at most.
+const CALLS: u64 = 9;
 
 /// Later worlds that once went wrong: a peer that was killed with bytes unread in the ring, after the direction had left it.
 const ONCE_WRONG: [u64; 1] = [46_628];
@@ -28,10 +30,8 @@ const ONCE_WRONG: [u64; 1] = [46_628];
 fn programs_are_told_what_tcp_tells_them() {
     let (mut calls, mut resets, mut ended, mut worlds) = (0, 0, 0, 0);
     for seed in worlds::seeds("SIDESTEP_ENDS_SEEDS", SEEDS) {
-        let Some(world) = worlds::unless_wrong(|| play(seed, None, false)) else {
-            worlds::unless_wrong(|| play(seed, None, true));
-            panic!("cargo xtask sim ends --seeds {seed}..{}", seed + 1)
-        };
+        let played = worlds::unless_wrong(|| play(seed, CALLS, None, false));
+        let Some(world) = played else { tell_of(seed) };
         calls += world.calls;
         resets += world.resets;
         ended += world.ended;
@@ -42,8 +42,16 @@ fn programs_are_told_what_tcp_tells_them() {
     assert!(worlds < 100 || (resets * 10 > worlds && ended * 3 > worlds), "{ended}, {resets}");
 }
 
+/// A world goes wrong: shows how, with as few calls as do it.
+fn tell_of(seed: u64) -> ! {
+    let is_right = |calls| worlds::unless_wrong(|| play(seed, calls, None, false)).is_some();
+    let calls = worlds::shortest(CALLS, is_right);
+    worlds::unless_wrong(|| play(seed, calls, None, true));
+    panic!("{calls} calls: cargo xtask sim ends --seeds {seed}..{}", seed + 1)
+}
+
 fn goes_wrong(seed: u64, fault: Option<Fault>) -> bool {
-    worlds::unless_wrong(|| play(seed, fault, false)).is_none()
+    worlds::unless_wrong(|| play(seed, CALLS, fault, false)).is_none()
 }
 
 #[test]
@@ -55,7 +63,7 @@ fn worlds_that_once_went_wrong_are_right() {
 
 #[test]
 fn the_same_seed_plays_the_same_world() {
-    let trace_of = |seed| play(seed, None, true).trace;
+    let trace_of = |seed| play(seed, CALLS, None, true).trace;
     assert!((0..20).all(|seed| trace_of(seed) == trace_of(seed)));
     assert_ne!(trace_of(0), trace_of(1));
 }

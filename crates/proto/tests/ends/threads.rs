@@ -56,10 +56,10 @@ struct Scheduled {
 /// wrong.
 ///
 /// **Panics**: a program is told what TCP would not have told it, a byte is lost, or a thread does not end.
-pub(crate) fn play(seed: u64, fault: Option<Fault>, is_traced: bool) -> World {
+pub(crate) fn play(seed: u64, calls_max: u64, fault: Option<Fault>, is_traced: bool) -> World {
     let mut random = StdRng::seed_from_u64(seed);
     let habits = Habits {
-        calls: random.random_range(2..10),
+        calls: random.random_range(2..10).min(calls_max),
         pause: random.random_range(1..40),
         stop: random.random_range(1..120),
         timer: random.random_range(1..6),

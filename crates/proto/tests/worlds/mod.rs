@@ -32,6 +32,11 @@ pub(crate) fn silently<T>(play: impl FnOnce() -> T) -> T {
     played
 }
 
+/// The smallest size of a world at which it goes wrong; it does so at the largest.
+pub(crate) fn shortest(largest: u64, is_right: impl Fn(u64) -> bool) -> u64 {
+    silently(|| (1..largest).find(|size| !is_right(*size))).unwrap_or(largest)
+}
+
 /// Looks for the first world that goes wrong with a mistake and right without it, for each mistake: from the
 /// seed that stands beside it on, or from the first one on if the variable is set.
 ///
