@@ -21,8 +21,8 @@ use sidestep_wire::{Diagnosis, PeerId};
 /// A Decline of version 1.
 pub(super) const DECLINE_LEN: usize = 28;
 
-/// How long `accept` waits for a Proposal, or for the rest of one. A client that proposes nothing holds a server up so
-/// long as there is no gateway.
+/// How long `accept` waits for all of a Proposal. A client that proposes nothing, or a byte now and then, holds a server up
+/// for no longer, and only while there is no gateway.
 pub(super) const PROPOSAL_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Bytes of a Proposal that are read over at once.
@@ -51,31 +51,77 @@ fn send_decline(fd: i32) -> bool {
 
 /// The first message that comes, which is as long as it says. `None`: it is none, or not all of it comes in time.
 fn read_over_message(fd: i32) -> Option<MessageType> {
+    let end = sys::deadline(PROPOSAL_PATIENCE);
     let mut header = [0; Header::LEN];
-    read_all(fd, &mut header)?;
+    read_all(fd, &mut header, end)?;
     let (message_type, len) = Header::extent(&header).ok()?;
     let mut left = usize::from(len) - Header::LEN;
     while left > 0 {
         let mut chunk = [0; CHUNK_LEN];
         let len = left.min(CHUNK_LEN);
-        read_all(fd, &mut chunk[..len])?;
+        read_all(fd, &mut chunk[..len], end)?;
         left -= len;
     }
     Some(message_type)
 }
 
-/// Not a byte more than there is room for: what is behind them is the program's.
-fn read_all(fd: i32, mut room: &mut [u8]) -> Option<()> {
+/// Not a byte more than there is room for: what is behind them is the program's. `end`: of its patience, by [`sys::now_ns`].
+fn read_all(fd: i32, mut room: &mut [u8], end: u64) -> Option<()> {
     while !room.is_empty() {
         match sys::recv_into(fd, room, libc::MSG_DONTWAIT) {
             Ok(0) => return None,
             Ok(len) => room = &mut room[len..],
             Err(Errno(libc::EAGAIN)) => {
-                comes(fd, libc::POLLIN, PROPOSAL_PATIENCE).then_some(())?;
+                let left = Duration::from_nanos(end.saturating_sub(sys::now_ns()));
+                comes(fd, libc::POLLIN, left).then_some(())?;
             }
             Err(Errno(libc::EINTR)) => {}
             Err(_) => return None,
         }
     }
     Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+    use std::thread;
+
+    /// The server's end of a connection whose client sends these bytes, each `pause` after the one before.
+    fn client(bytes: Vec<u8>, pause: Duration) -> TcpStream {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        thread::spawn(move || {
+            for byte in bytes.chunks(1) {
+                thread::sleep(pause);
+                if client.write_all(byte).is_err() {
+                    return;
+                }
+            }
+            thread::park();
+        });
+        listener.accept().unwrap().0
+    }
+
+    fn decline_of_a_client() -> Vec<u8> {
+        let mut bytes = [0; DECLINE_LEN];
+        let decline = Decline::v1(PeerId::default(), Diagnosis::MEM);
+        let len = decline.emit(&mut bytes).unwrap();
+        bytes[..len].to_vec()
+    }
+
+    #[test]
+    fn a_message_is_read_over() {
+        let server = client(decline_of_a_client(), Duration::ZERO);
+        assert!(decline(server.as_raw_fd(), Side::Server));
+    }
+
+    #[test]
+    fn a_client_that_sends_a_byte_now_and_then_is_not_waited_for() {
+        let server = client(decline_of_a_client(), PROPOSAL_PATIENCE / 10);
+        assert!(!decline(server.as_raw_fd(), Side::Server));
+    }
 }
