@@ -231,10 +231,8 @@ struct Watched {
 /// What a process has.
 #[derive(Clone, Copy, Debug)]
 struct Look {
-    /// Resident, in KB: what no other process has.
-    own_kb: u64,
-    /// The same of memory files: the rings of its connections.
-    shared_kb: u64,
+    /// Resident, in KB, with what it shares.
+    memory_kb: u64,
     descriptors: u64,
     threads: u64,
 }
@@ -248,8 +246,7 @@ impl Look {
             word.and_then(|word| word.parse().ok()).with_context(|| format!("no {key}"))
         };
         Ok(Self {
-            own_kb: number("RssAnon:")?,
-            shared_kb: number("RssShmem:")?,
+            memory_kb: number("VmRSS:")?,
             descriptors: fs::read_dir(format!("/proc/{pid}/fd"))?.count() as u64,
             threads: number("Threads:")?,
         })
@@ -258,9 +255,8 @@ impl Look {
 
 /// What is looked at, with its unit and how much more of it says nothing.
 type Figure = (&'static str, fn(&Look) -> u64, f64);
-const FIGURES: [Figure; 4] = [
-    ("KB of its own", |look| look.own_kb, 8_192.0),
-    ("KB shared", |look| look.shared_kb, 8_192.0),
+const FIGURES: [Figure; 3] = [
+    ("KB", |look| look.memory_kb, 16_384.0),
     ("descriptors", |look| look.descriptors, 20.0),
     ("threads", |look| look.threads, 3.0),
 ];

@@ -456,13 +456,9 @@ impl Group {
         self.rings.admit(self.process, connections, at, ring)
     }
 
-    /// The connection of a slot is over on both sides: its ring is free, and warm where it begins.
+    /// The connection of a slot is over on both sides: its ring is free and warm.
     pub(super) fn forget_connection(&self, index: usize) {
         let ring = self.process.forget_ring(index);
-        let written = self.record(index).sending.producer.position();
-        if let Some((at, len)) = rings::beyond_warm(ring, written) {
-            self.ours.give_back(at, len);
-        }
         self.rings.give(ring);
         self.connections.fetch_sub(1, Ordering::Release);
     }

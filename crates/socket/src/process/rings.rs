@@ -44,11 +44,6 @@ const NAMED_FIRST: u64 = 16 << 20;
 
 const NAMED_TIMES: u64 = 4;
 
-/// Bytes at the beginning of a ring that keep their memory while it is free, so that the next connection finds them warm.
-/// One that has sent more has taken longer to fill the rest than it takes to give that back, and what a burst of long
-/// connections has filled is not kept for as long as the link group lives.
-const WARM: usize = 64 << 10;
-
 /// Bytes of memory that a ring of this size takes.
 fn memory_of(size: RmbeSize) -> usize {
     size.bytes() * LAPS
@@ -70,15 +65,6 @@ fn took_ring(process: &Process, size: RmbeSize, is_fresh: bool) {
 /// What a process keeps of a slot's ring: its size code, below its offset.
 pub(super) fn word(offset: usize, size: RmbeSize) -> usize {
     offset | usize::from(size.code())
-}
-
-/// Of a ring that is about to be free, as its [`word`] says, and into which so many bytes were written: the offset and the
-/// length of what does not stay [warm](WARM). `None`: nothing.
-pub(super) fn beyond_warm(ring: usize, written: u64) -> Option<(usize, usize)> {
-    let (offset, code) = (ring & !CODES, ring & CODES);
-    let memory = memory_of(RmbeSize::from_low_bits(code as u8));
-    let filled = usize::try_from(written).unwrap_or(usize::MAX).min(memory);
-    (offset != 0 && filled > WARM).then(|| (offset + WARM, filled - WARM))
 }
 
 impl Rings {
@@ -238,44 +224,6 @@ mod tests {
         let again = [SLOTS - 1, SLOTS - 2, SLOTS - 3].map(|index| take(index).0);
         assert_eq!(again, [fourth, third, second]);
         (SLOTS - 3..SLOTS).for_each(|index| group.forget_connection(index));
-    }
-
-    const PAGE: usize = 4 << 10;
-
-    /// Pages of a ring that have memory.
-    fn pages(ring: &Ring) -> usize {
-        let (at, len) = ring.memory();
-        let mut pages = vec![0u8; len / PAGE];
-        // SAFETY: a byte for each page.
-        let asked = unsafe { libc::mincore(at.cast_mut().cast(), len, pages.as_mut_ptr()) };
-        assert_eq!(asked, 0);
-        pages.iter().filter(|page| **page & 1 != 0).count()
-    }
-
-    #[test]
-    fn a_free_ring_keeps_the_memory_that_a_short_connection_needs() {
-        let _alone = alone();
-        let group = own_group(home::current().unwrap());
-        let index = SLOTS - 1;
-        let size = RmbeSize::from_bytes(256 << 10).unwrap();
-        let memory = memory_of(size) as u64;
-        let warm = WARM as u64;
-        // The last is as long as a connection of days.
-        for (written, kept) in
-            [(warm / 2, warm / 2), (warm, warm), (warm + 1, warm), (memory, warm), (1 << 50, warm)]
-        {
-            let (_, ring) = group.take_ring(index, size).unwrap();
-            let producer = &group.record(index).sending.producer;
-            producer.reset();
-            for at in (0..written.min(memory)).step_by(PAGE) {
-                ring.write(at, &[1], Manner::Cached);
-            }
-            assert!(producer.publish(0, written));
-            assert_eq!(pages(&ring), written.min(memory).div_ceil(PAGE as u64) as usize);
-            group.forget_connection(index);
-            assert_eq!(pages(&ring), kept as usize / PAGE, "{written} bytes");
-            group.slab().give_back(RINGS_AT, WARM);
-        }
     }
 
     #[test]
