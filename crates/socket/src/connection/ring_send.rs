@@ -14,7 +14,7 @@
 use crate::connection::sleeper::Counted;
 use crate::connection::wait::{self, Sleep};
 use crate::connection::{ends, kept_options, words};
-use crate::process::owner::{self, Held};
+use crate::process::owner::{Held, ITSELF};
 use crate::table::end::End;
 use crate::{Answer, Errno};
 use core::cell::Cell;
@@ -229,7 +229,7 @@ impl RingSend<'_> {
     fn part(&self, buffers: &Buffers<'_, Sent>, done: usize) -> Answer {
         let end = self.end;
         let cursor = &end.mine.sending.producer;
-        let room = owner::deposits(|it| it.room(cursor, &end.outgoing));
+        let room = ITSELF.with(|it| it.deposits.room(cursor, &end.outgoing));
         let producer = cursor.position();
         let window = ring::bounded(self.window_from(producer)?, producer, room)?;
         let part = (end.outgoing.len() / 4).max(window / 2);
@@ -243,8 +243,8 @@ impl RingSend<'_> {
             // Wrapping: also our own record is only as good as those that can write to it.
             end.mine.sending.urgent.store(producer.wrapping_add(n as u64), Ordering::Release);
         }
-        let published = owner::deposits(|it| {
-            it.put((cursor, &end.outgoing), buffers, (done, n), producer, manner)
+        let published = ITSELF.with(|it| {
+            it.deposits.put((cursor, &end.outgoing), buffers, (done, n), producer, manner)
         });
         if let Some(choice) = choice {
             choice.note(n, copy::ticks());

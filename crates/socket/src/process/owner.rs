@@ -12,21 +12,16 @@ use sidestep_device::{holders, sys};
 use std::sync::OnceLock;
 
 /// What a thread knows of itself, together: where it lies is asked once in a send.
-struct Itself {
+pub(crate) struct Itself {
+    /// The copies into rings that it is in the middle of.
+    pub(crate) deposits: Deposits,
     /// The word of its name; 0: it has none yet.
     name: Cell<u64>,
-    deposits: Deposits,
 }
 
 std::thread_local! {
-    static ITSELF: Itself =
-        const { Itself { name: Cell::new(0), deposits: Deposits::new() } };
-}
-
-/// Asks about the copies into rings that this thread is in the middle of.
-#[inline]
-pub(crate) fn deposits<T>(ask: impl FnOnce(&Deposits) -> T) -> T {
-    ITSELF.with(|it| ask(&it.deposits))
+    pub(crate) static ITSELF: Itself =
+        const { Itself { deposits: Deposits::new(), name: Cell::new(0) } };
 }
 
 /// This thread, as a lock knows it.

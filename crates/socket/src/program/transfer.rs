@@ -10,7 +10,7 @@ use crate::connection::ends::EndOfInput;
 use crate::connection::ring_send::{LEFT, Unfinished};
 use crate::connection::{ends, kept_options, readiness, sleep, switch, urgent, wait, words};
 use crate::polling::epoll;
-use crate::process::owner::{self, Held};
+use crate::process::owner::{Held, ITSELF};
 use crate::table::descriptors::Use;
 use crate::table::end::End;
 use crate::{Answer, Errno};
@@ -122,7 +122,7 @@ fn send_part<'a>(
         if !cut_over::is_ring(end.mine.sending.way.turns()) {
             return Err(LEFT);
         }
-        let room = owner::deposits(|it| it.room(&end.mine.sending.producer, &end.outgoing));
+        let room = ITSELF.with(|it| it.deposits.room(&end.mine.sending.producer, &end.outgoing));
         let producer = end.mine.sending.producer.position();
         let claim = end.theirs.receiving.consumer.claim();
         let window = cursor::window(producer, claim, end.outgoing.len())
