@@ -188,6 +188,16 @@ def server(port, group=None):
     return program
 
 
+def exchange(port, said, group=None):
+    """A client and a server, plain programs both: each hears all that the other has said."""
+    program = server(port, group)
+    held = threading.Thread(target=lambda: setattr(held, "out", program.communicate(timeout=PATIENCE)[0]))
+    held.start()
+    status, heard = client(port, said, group=group)
+    held.join(PATIENCE)
+    assert (status, heard == said, held.out == said) == (0, True, True), (status, len(heard))
+
+
 class OpenSsl:
     """`openssl s_server` that answers each line with the same line, reversed."""
 
@@ -376,12 +386,7 @@ def two_plain_programs_with_tls_between_them():
         port = free_port()
         more = f'versions = ["{version}"]'
         with Gateway(outbound(port, more) + inbound(port, more)):
-            program = server(port)
-            held = threading.Thread(target=lambda: setattr(held, "out", program.communicate(timeout=PATIENCE)[0]))
-            held.start()
-            status, heard = client(port, said)
-            held.join(PATIENCE)
-            assert (status, heard == said, held.out == said) == (0, True, True), (status, len(heard))
+            exchange(port, said)
 
 
 @test
@@ -392,12 +397,7 @@ def two_programs_of_one_host_stay_in_its_memory():
         port = free_port()
         rules = outbound(port, f'within_host = "{mine}"') + inbound(port, f'within_host = "{theirs}"')
         with Gateway(rules):
-            program = server(port)
-            held = threading.Thread(target=lambda: setattr(held, "out", program.communicate(timeout=PATIENCE)[0]))
-            held.start()
-            status, heard = client(port, said)
-            held.join(PATIENCE)
-            assert (status, heard == said, held.out == said) == (0, True, True), (status, len(heard))
+            exchange(port, said)
             handshakes = [rule["handshakes"] for rule in json.loads(command("tls", "--json").stdout)["rules"]]
             assert handshakes == ([0, 0] if mine == theirs else [1, 1]), (mine, theirs, handshakes)
 
@@ -759,12 +759,7 @@ def an_enforced_port_is_closed_to_all_but_the_gateway():
         speaker.communicate(timeout=PATIENCE)
         # With the library all goes through the gateway.
         said = os.urandom(300_000)
-        program = server(port, group)
-        held = threading.Thread(target=lambda: setattr(held, "out", program.communicate(timeout=PATIENCE)[0]))
-        held.start()
-        status, heard = client(port, said, group=group)
-        held.join(PATIENCE)
-        assert (status, heard == said, held.out == said) == (0, True, True), (status, len(heard))
+        exchange(port, said, group)
 
 
 @test
@@ -781,12 +776,7 @@ def a_rule_of_the_filter_demands_tls():
         applied = command("filter", "apply", path("rules"), "--cgroup", group.at)
         assert applied.returncode == 0, applied.stderr
         said = os.urandom(300_000)
-        program = server(port, group)
-        held = threading.Thread(target=lambda: setattr(held, "out", program.communicate(timeout=PATIENCE)[0]))
-        held.start()
-        status, heard = client(port, said, group=group)
-        held.join(PATIENCE)
-        assert (status, heard == said, held.out == said) == (0, True, True), (status, len(heard))
+        exchange(port, said, group)
         denied = json.loads(command("filter", "show", "--json").stdout)["packets_denied"]
         # No rule of TLS is about this port, so the connection begins, and no byte of it leaves.
         words = ("python3", "-c", CLIENT, str(recorder.port))

@@ -193,19 +193,7 @@ mod tests {
     use crate::graph::ACCEPT;
     use crate::packet::{Packet, Way};
     use crate::profiles::Profile;
-    use crate::rule::{Direction, Rule};
-
-    struct NoNames;
-
-    impl Names for NoNames {
-        fn interface(&self, _: &str) -> Option<u32> {
-            None
-        }
-
-        fn user(&self, _: &str) -> Option<u32> {
-            None
-        }
-    }
+    use crate::rule::{Direction, NoNames, Rule};
 
     /// How many nodes a packet of IPv4 meets.
     fn steps(graph: &Graph, packet: &Packet) -> usize {

@@ -54,4 +54,6 @@ pub use list::{ListError, RULES_MAX, RuleList};
 pub use packet::{NO_USER, Packet, Way};
 pub use protocol::{Icmp, Protocol};
 pub use report::{Costly, Report, Unreached};
-pub use rule::{Action, Direction, Endpoint, Group, LaterRule, Name, Names, Ports, Rule, User};
+pub use rule::{
+    Action, Direction, Endpoint, Group, LaterRule, Name, Names, NoNames, Ports, Rule, User,
+};

@@ -124,6 +124,20 @@ pub trait Names {
     }
 }
 
+/// For rules without names: none has a meaning.
+#[derive(Clone, Copy, Debug)]
+pub struct NoNames;
+
+impl Names for NoNames {
+    fn interface(&self, _: &str) -> Option<u32> {
+        None
+    }
+
+    fn user(&self, _: &str) -> Option<u32> {
+        None
+    }
+}
+
 impl Rule {
     /// Whether the rule matches the packet, condition by condition: what the graph must agree with.
     ///

@@ -250,7 +250,7 @@ impl ControlSocket {
 }
 
 impl ControlSocket {
-    /// Answers the caller that has asked for it. No caller is waited for: one without room for the answer has none.
+    /// Tells the caller that has asked for it the status. The gateway waits for no caller: one without room for the answer has none.
     pub(crate) fn tell(&self, number: u64, status: &Status) {
         let Some(line) = self.lines.get(&number) else { return };
         if let Err(error) = status.send(&line.socket) {
@@ -258,7 +258,7 @@ impl ControlSocket {
         }
     }
 
-    /// Answers with one message. The same.
+    /// Answers the caller's question with one message, if the caller has room for it.
     pub(crate) fn answer(&self, number: u64, message: Message) {
         let Some(line) = self.lines.get(&number) else { return };
         if let Err(error) = say(line.socket.as_fd(), message, &[]) {

@@ -4,7 +4,7 @@
 
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -16,8 +16,8 @@ use super::launch::{self, Dialogue, Program, Transport};
 const CONNECTIONS: u64 = 5_000;
 /// Its own interval is two seconds: so many of them at least.
 const TIME_MIN: Duration = Duration::from_secs(12);
-/// It begins with two looks that are close to each other.
-const SETTLING: Duration = Duration::from_secs(1);
+/// From one look at what it has shown to the next.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// CPU time in percent of one CPU, of a `top` on a terminal at its own interval; in the column of TCP there is none.
 pub(super) fn cpu(lab: &Lab, transport: Transport) -> Result<Vec<f64>> {
@@ -40,13 +40,18 @@ pub(super) fn cpu(lab: &Lab, transport: Transport) -> Result<Vec<f64>> {
     command.arg(shown).arg("/dev/null");
     command.env("TERM", "xterm-256color");
     let mut top = Program::start(command, &lab.scratch)?;
-    thread::sleep(SETTLING);
+    // It begins with two looks that are close to each other.
+    let deadline = Instant::now() + RUN_PATIENCE;
+    while !top.printed().contains("SMC-D") {
+        top.must_be_alive()?;
+        ensure!(Instant::now() < deadline, "top shows no connection");
+        thread::sleep(LOOK_INTERVAL);
+    }
     let before_s = launch::cpu_s(&top.family());
     let time = lab.duration().max(TIME_MIN);
     thread::sleep(time);
     top.must_be_alive()?;
     let cpu_s = launch::cpu_s(&top.family()) - before_s;
-    ensure!(top.printed().contains("SMC-D"), "top has shown no connection");
     drop(top);
     idle.finish(RUN_PATIENCE)?;
     Ok(vec![100.0 * cpu_s / time.as_secs_f64()])

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 use sidestep_bpf::{Cgroup, Filter, GroupNumbers, RuleSet};
-use sidestep_filter::{Names, RuleList, compile};
+use sidestep_filter::{NoNames, RuleList, compile};
 
 use crate::support::{Place, outcome};
 use crate::talk::{HANG, eventually};
@@ -600,7 +600,7 @@ impl Host {
     fn attach_other(&self, rules: &str) -> Filter {
         let pins = format!("/proc/{}/root/sys/fs/bpf/other", self.keeper.id());
         let list = RuleList::parse(rules).unwrap();
-        let graph = compile(&list, &Nobody).unwrap().graph;
+        let graph = compile(&list, &NoNames).unwrap().graph;
         let groups = GroupNumbers::default();
         let rules = list.rules.len();
         let set = RuleSet { graph: &graph, rules, identity: [1; 7], groups: &groups };
@@ -704,19 +704,6 @@ impl Drop for Neighbour {
     fn drop(&mut self) {
         _ = self.keeper.kill();
         _ = self.keeper.wait();
-    }
-}
-
-/// Names have no meaning.
-struct Nobody;
-
-impl Names for Nobody {
-    fn interface(&self, _: &str) -> Option<u32> {
-        None
-    }
-
-    fn user(&self, _: &str) -> Option<u32> {
-        None
     }
 }
 

@@ -99,6 +99,7 @@ pub(crate) fn send_into_ring(end: &End<'_>) -> bool {
         return false;
     }
     let way = &end.mine.sending.way;
+    // A handler may have entered by now: what was seen is asked for again. Most sends that stay on TCP are spared both calls.
     let _unbroken = Unbroken::begin();
     let turns = way.turns();
     let state = turns::carry_out(before_entering(end), |enter| match enter {

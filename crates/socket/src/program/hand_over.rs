@@ -201,7 +201,7 @@ fn describe(way: i32, fd: i32, side: Side) -> Option<Session> {
 pub(crate) fn give(line: i32, message: Message, fd: i32) -> Option<usize> {
     let mut bytes = [0; EMITTED_LEN_MAX];
     let len = message.emit(&mut bytes).ok()?;
-    comes(sys::seat(line), libc::POLLOUT, PATIENCE).then_some(())?;
+    comes(sys::seat(line), libc::POLLOUT, sys::deadline(PATIENCE)).then_some(())?;
     sys::send_over(line, &bytes[..len], &[fd]).ok()
 }
 
@@ -264,7 +264,7 @@ mod tests {
     use super::*;
     use crate::process::home::tests::alone;
     use crate::program::bundle;
-    use crate::program::without_gateway::{DECLINE_LEN, PROPOSAL_PATIENCE};
+    use crate::program::without_gateway::DECLINE_LEN;
     use crate::rendezvous::gateway::{is_present, may_lead_to, objection};
     use core::net::SocketAddr;
     use sidestep_device::program::Argument;
@@ -549,23 +549,14 @@ mod tests {
         close(stream);
     }
 
-    /// A Proposal is longer than what is read over at once, and comes in two parts, of which the second has the client's
-    /// first bytes.
+    /// A Proposal is longer than what is read over at once, and behind it are the client's first bytes.
     #[test]
     fn without_a_gateway_a_server_declines_and_goes_on() {
         let _alone = alone();
         let (mut stream, mut peer, sock) = connection();
         let fd = stream.as_raw_fd();
-        let proposal = proposal();
-        let (begin, end) = proposal.split_at(300);
-        std::thread::scope(|scope| {
-            peer.write_all(begin).unwrap();
-            scope.spawn(|| {
-                std::thread::sleep(PROPOSAL_PATIENCE / 10);
-                (&peer).write_all(&[end, b"abc"].concat()).unwrap();
-            });
-            assert!(!hand_over(sock, fd, Side::Server));
-        });
+        peer.write_all(&[&proposal()[..], b"abc"].concat()).unwrap();
+        assert!(!hand_over(sock, fd, Side::Server));
         let mut heard = [0; 3];
         stream.read_exact(&mut heard).unwrap();
         assert_eq!(&heard, b"abc");

@@ -23,7 +23,7 @@ pub(super) const DECLINE_LEN: usize = 28;
 
 /// How long `accept` waits for all of a Proposal. A client that proposes nothing, or a byte now and then, holds a server up
 /// for no longer, and only while there is no gateway.
-pub(super) const PROPOSAL_PATIENCE: Duration = Duration::from_millis(500);
+const PROPOSAL_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Bytes of a Proposal that are read over at once.
 const CHUNK_LEN: usize = 256;
@@ -32,7 +32,7 @@ const CHUNK_LEN: usize = 256;
 pub(super) fn decline(fd: i32, side: Side) -> bool {
     match side {
         Side::Client => send_decline(fd),
-        Side::Server => match read_over_message(fd) {
+        Side::Server => match read_over_message(fd, sys::deadline(PROPOSAL_PATIENCE)) {
             Some(MessageType::Proposal) => send_decline(fd),
             // Its host has no gateway either.
             Some(MessageType::Decline) => true,
@@ -49,9 +49,9 @@ fn send_decline(fd: i32) -> bool {
     sys::send(fd, &bytes[..len], flags).is_ok_and(|sent| sent == len)
 }
 
-/// The first message that comes, which is as long as it says. `None`: it is none, or not all of it comes in time.
-fn read_over_message(fd: i32) -> Option<MessageType> {
-    let end = sys::deadline(PROPOSAL_PATIENCE);
+/// The first message that comes, which is as long as it says. `None`: it is none, or not all of it is there at the `end`, by
+/// [`sys::now_ns`].
+fn read_over_message(fd: i32, end: u64) -> Option<MessageType> {
     let mut header = [0; Header::LEN];
     read_all(fd, &mut header, end)?;
     let (message_type, len) = Header::extent(&header).ok()?;
@@ -65,16 +65,13 @@ fn read_over_message(fd: i32) -> Option<MessageType> {
     Some(message_type)
 }
 
-/// Not a byte more than there is room for: what is behind them is the program's. `end`: of its patience, by [`sys::now_ns`].
+/// Not a byte more than there is room for: what is behind them is the program's.
 fn read_all(fd: i32, mut room: &mut [u8], end: u64) -> Option<()> {
     while !room.is_empty() {
         match sys::recv_into(fd, room, libc::MSG_DONTWAIT) {
             Ok(0) => return None,
             Ok(len) => room = &mut room[len..],
-            Err(Errno(libc::EAGAIN)) => {
-                let left = Duration::from_nanos(end.saturating_sub(sys::now_ns()));
-                comes(fd, libc::POLLIN, left).then_some(())?;
-            }
+            Err(Errno(libc::EAGAIN)) => comes(fd, libc::POLLIN, end).then_some(())?,
             Err(Errno(libc::EINTR)) => {}
             Err(_) => return None,
         }
@@ -90,38 +87,39 @@ mod tests {
     use std::os::fd::AsRawFd;
     use std::thread;
 
-    /// The server's end of a connection whose client sends these bytes, each `pause` after the one before.
-    fn client(bytes: Vec<u8>, pause: Duration) -> TcpStream {
+    /// Time enough for anything.
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn connection() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        thread::spawn(move || {
-            for byte in bytes.chunks(1) {
-                thread::sleep(pause);
-                if client.write_all(byte).is_err() {
-                    return;
-                }
-            }
-            thread::park();
-        });
-        listener.accept().unwrap().0
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (client, listener.accept().unwrap().0)
     }
 
-    fn decline_of_a_client() -> Vec<u8> {
+    fn message() -> [u8; DECLINE_LEN] {
         let mut bytes = [0; DECLINE_LEN];
         let decline = Decline::v1(PeerId::default(), Diagnosis::MEM);
-        let len = decline.emit(&mut bytes).unwrap();
-        bytes[..len].to_vec()
+        assert_eq!(decline.emit(&mut bytes).unwrap(), DECLINE_LEN);
+        bytes
     }
 
     #[test]
-    fn a_message_is_read_over() {
-        let server = client(decline_of_a_client(), Duration::ZERO);
-        assert!(decline(server.as_raw_fd(), Side::Server));
+    fn a_message_that_comes_byte_by_byte_is_read_over() {
+        let (mut client, server) = connection();
+        client.set_nodelay(true).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| message().chunks(1).for_each(|byte| client.write_all(byte).unwrap()));
+            let read = read_over_message(server.as_raw_fd(), sys::deadline(LONG));
+            assert_eq!(read, Some(MessageType::Decline));
+        });
     }
 
+    /// Patience has one end, however many bytes come.
     #[test]
-    fn a_client_that_sends_a_byte_now_and_then_is_not_waited_for() {
-        let server = client(decline_of_a_client(), PROPOSAL_PATIENCE / 10);
-        assert!(!decline(server.as_raw_fd(), Side::Server));
+    fn the_rest_of_a_message_is_not_waited_for_beyond_the_end() {
+        let (mut client, server) = connection();
+        client.write_all(&message()[..DECLINE_LEN - 1]).unwrap();
+        assert!(comes(server.as_raw_fd(), libc::POLLIN, sys::deadline(LONG)));
+        assert_eq!(read_over_message(server.as_raw_fd(), sys::now_ns()), None);
     }
 }

@@ -159,10 +159,9 @@ impl Line {
     }
 }
 
-/// Whether one of these events comes in time, whatever signals the program has meanwhile: one that ended the wait would
-/// be taken for the gateway's end.
-pub(crate) fn comes(fd: i32, events: i16, patience: Duration) -> bool {
-    let end = sys::deadline(patience);
+/// Whether one of these events comes before `end`, by [`sys::now_ns`], whatever signals the program has meanwhile: one that
+/// ended the wait would be taken for the gateway's end.
+pub(crate) fn comes(fd: i32, events: i16, end: u64) -> bool {
     loop {
         let left = end.saturating_sub(sys::now_ns());
         match sys::poll_until(fd, events, Some(Duration::from_nanos(left))) {
@@ -198,7 +197,7 @@ fn greet(fd: i32) -> Option<(Greeting, i32)> {
         return None;
     }
     let mut bytes = [0; EMITTED_LEN_MAX];
-    comes(sys::seat(fd), libc::POLLIN, PATIENCE).then_some(())?;
+    comes(sys::seat(fd), libc::POLLIN, sys::deadline(PATIENCE)).then_some(())?;
     let received = sys::recv_with_fds(fd, &mut bytes).ok()?;
     match (Message::parse(&bytes[..received.len]), received.fds()) {
         (Ok(Message::Greeting(greeting)), &[lessons]) => Some((greeting, sys::move_up(lessons))),

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use sidestep_bpf::{BpfError, Cgroup, DetachedFileSystem, Filter, GroupNumbers, RuleSet};
 use sidestep_filter::{
-    Action, CompileError, Endpoint, Names, Ports, Protocol, Rule, RuleList, compile,
+    Action, CompileError, Endpoint, NoNames, Ports, Protocol, Rule, RuleList, compile,
 };
 use sidestep_modeler::plan::{Entry, Transport};
 use thiserror::Error;
@@ -103,19 +103,6 @@ fn exact(number: u32) -> Rule {
         from: Endpoint { prefix: host([10, 64, 0, 0]), ports: Ports::ANY },
         to: Endpoint { prefix: host([192, 168, 0, 0]), ports: Ports { low: port, high: port } },
         ..Rule::default()
-    }
-}
-
-/// Its rules have no names.
-struct NoNames;
-
-impl Names for NoNames {
-    fn interface(&self, _: &str) -> Option<u32> {
-        None
-    }
-
-    fn user(&self, _: &str) -> Option<u32> {
-        None
     }
 }
 
