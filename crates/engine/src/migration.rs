@@ -247,7 +247,7 @@ impl Stream {
     /// The bytes that were not written, from where they lie.
     fn unsent(&self, connection: &connection::AtRest) -> Option<Vec<u8>> {
         let memory = &self.source.as_ref()?.memory;
-        let from = self.begin_in_place().unwrap_or(0).wrapping_add(connection.written);
+        let from = self.begin().wrapping_add(connection.written);
         let count = usize::try_from(connection.queued - connection.written).ok()?;
         let mut bytes = vec![0; count];
         let at = (from % memory.len() as u64) as usize;

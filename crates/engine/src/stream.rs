@@ -186,6 +186,8 @@ pub(crate) struct Stream {
     pub(crate) incoming: Arc<Shared>,
     /// Until nothing of it is needed any more.
     pub(crate) outgoing: Option<SendBuffer>,
+    /// Where the first byte of the connection would lie there.
+    buffer_begin: u64,
     pub(crate) lent: Option<Lent>,
     /// An adapter cannot read the ring.
     pub(crate) is_ring_refused: bool,
@@ -245,6 +247,7 @@ impl Stream {
             rmb,
             incoming,
             outgoing: Some(outgoing),
+            buffer_begin: 0,
             lent: None,
             is_ring_refused: false,
             source: None,
@@ -271,6 +274,11 @@ impl Stream {
 
     pub(crate) fn begin_in_place(&self) -> Option<u64> {
         self.lent.as_ref()?.begin
+    }
+
+    /// Where the first byte of the connection would lie in what is sent from.
+    pub(crate) fn begin(&self) -> u64 {
+        self.begin_in_place().unwrap_or(self.buffer_begin)
     }
 
     /// Bytes that fit into the send buffer.
@@ -321,13 +329,19 @@ impl Stream {
         is_urgent: bool,
     ) -> Result<usize, SendError> {
         let room = self.room();
-        let Some(connection) = &mut self.connection else { return Ok(0) };
+        let Some(connection) = &self.connection else { return Ok(0) };
         connection.may_send()?;
         let n = room.min(bytes.len());
+        if self.under_way == 0 && self.kept() == 0 {
+            // As much of it is written to as there is in it at once, whatever the connection has sent before.
+            self.buffer_begin = self.queued.wrapping_neg();
+        }
         if let Some(buffer) = &self.outgoing {
-            copy_in(&buffer.memory, self.queued, bytes.split_at(n).0);
+            let at = self.buffer_begin.wrapping_add(self.queued);
+            copy_in(&buffer.memory, at, bytes.split_at(n).0);
         }
         self.queued += n as u64;
+        let Some(connection) = &mut self.connection else { return Ok(0) };
         match is_urgent && n == bytes.len() {
             true => connection.queue_urgent(n as u64)?,
             false => connection.queue(n as u64)?,
@@ -337,8 +351,9 @@ impl Stream {
 
     /// Puts bytes into the empty send buffer that another process had taken from the program, and not sent.
     pub(crate) fn put_back(&mut self, position: u64, unsent: &[u8]) {
+        self.buffer_begin = position.wrapping_neg();
         if let Some(buffer) = &self.outgoing {
-            copy_in(&buffer.memory, position, unsent.into());
+            copy_in(&buffer.memory, 0, unsent.into());
         }
         self.queued = position + unsent.len() as u64;
     }
@@ -411,7 +426,7 @@ impl Stream {
     ) -> usize {
         let Some(source) = &self.source else { return 0 };
         let len = source.memory.len();
-        let from = self.begin_in_place().unwrap_or(0).wrapping_add(write.from);
+        let from = self.begin().wrapping_add(write.from);
         let at = (from % len as u64) as usize;
         let first = (len - at).min(write.len as usize) as u32;
         let to = rtoken.address.0.wrapping_add(offset + u64::from(write.to));

@@ -296,6 +296,27 @@ fn a_buffer_is_used_again_and_begins_as_nothing() {
     assert!(group.rmbs().all(|(_, state)| state == RmbState::Announced));
 }
 
+/// Its pages exist when they are written to: short messages take one, however many there are.
+#[test]
+fn a_send_buffer_is_used_as_far_as_it_is_filled_at_once() {
+    const LEN: usize = 500;
+    const COUNT: u8 = 20;
+    let mut pair = Pair::new();
+    let [server, client] = pair.connect();
+    for n in 1..=COUNT {
+        let (bytes, mut received) = ([n; LEN], [0; LEN]);
+        assert_eq!(pair.hosts[CLIENT].send(client, &bytes, pair.now), Ok(LEN));
+        pair.run(1);
+        assert_eq!(pair.hosts[SERVER].receive(server, &mut received, pair.now), Ok(LEN));
+        assert_eq!(received, bytes);
+    }
+    let buffer = pair.hosts[CLIENT].streams[&client].outgoing.as_ref().unwrap();
+    let mut bytes = vec![9; buffer.memory.len()];
+    assert!(buffer.memory.copy_out(0, &mut bytes));
+    let (used, rest) = bytes.split_at(LEN);
+    assert!(used == [COUNT; LEN] && rest.iter().all(|byte| *byte == 0));
+}
+
 /// What it has sent over the link that it has left may come late, and would be in the next one's bytes.
 #[test]
 fn a_buffer_whose_peer_has_just_changed_links_is_not_used_again() {
