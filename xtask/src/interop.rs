@@ -198,6 +198,9 @@ impl Scene {
                 remark.push_str(&format!("; {error:#}"));
             }
         }
+        for line in self.host.iter().flat_map(Host::warnings) {
+            remark.push_str(&format!("; {line}"));
+        }
         bail!("{failed:#} ({remark})")
     }
 

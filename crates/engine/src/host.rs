@@ -6,7 +6,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use sidestep_proto::connection::Connection;
 use sidestep_proto::link_group::{self, AdapterId, Link, LinkGroup, LinkState};
-use sidestep_rdma::device::Device;
+use sidestep_rdma::device::{Device, Failure};
 use sidestep_rdma::memory::Stretch;
 use sidestep_wire::llc::DeleteReason;
 use sidestep_wire::{AlertToken, LinkUserId, QpNumber};
@@ -87,6 +87,8 @@ pub struct Host<D> {
     pub(crate) random: StdRng,
     pub(crate) last_rmb: u32,
     pub(crate) events: VecDeque<Event>,
+    /// Links that have broken, for [`poll_broken_link`](Self::poll_broken_link).
+    pub(crate) broken_links: VecDeque<(AdapterId, Failure)>,
     pub(crate) drops: Drops,
     pub(crate) tally: Tally,
 }
@@ -111,6 +113,7 @@ impl<D: Device> Host<D> {
             random,
             last_rmb: 0,
             events: VecDeque::new(),
+            broken_links: VecDeque::new(),
             drops: Drops { malformed: 0, unknown: 0 },
             tally: Tally { failovers: 0, rmbe_full: 0 },
         }
@@ -252,6 +255,12 @@ impl<D: Device> Host<D> {
     /// What has happened next.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+
+    /// The next link that has broken, for the operator: its adapter, and why. What becomes of its connections
+    /// [`poll_event`](Self::poll_event) tells.
+    pub fn poll_broken_link(&mut self) -> Option<(AdapterId, Failure)> {
+        self.broken_links.pop_front()
     }
 
     /// Ends all link groups, and with them their connections. In order, if the peers are to think

@@ -51,7 +51,8 @@ impl<D: Device> Host<D> {
                 }
             }
             DeviceEvent::Received(bytes) => self.received(id, link, &bytes, now),
-            DeviceEvent::Broken(_) => {
+            DeviceEvent::Broken(failure) => {
+                self.broken_links.push_back((adapter, failure));
                 self.fail_carrier(id, link, now);
                 if let Some(engine) = self.engine(id) {
                     engine.handle_link_failed(link, now);

@@ -542,6 +542,12 @@ impl Gateway {
                 self.host.handle_device(place.id, now);
             }
         }
+        while let Some((adapter, failure)) = self.host.poll_broken_link() {
+            let address = self.places.iter().find(|place| place.id == adapter).map(|it| it.address);
+            let address =
+                address.map_or_else(|| "an adapter that is gone".to_owned(), |it| it.to_string());
+            log::warn!("a link over {address} is broken: {failure}");
+        }
         if has_news {
             self.look_at_interfaces(now);
         }

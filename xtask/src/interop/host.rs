@@ -68,6 +68,14 @@ impl Host {
         launch::signal(self.gateway.pid(), libc::SIGCONT)
     }
 
+    /// Lines of the gateway's log that an operator would look at.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let log = self.gateway.printed();
+        let lines =
+            log.lines().filter(|line| line.contains(" WARN ") || line.contains("stays TCP"));
+        lines.map(str::to_owned).collect()
+    }
+
     /// **Errors**: the gateway has ended.
     pub(super) fn must_be_well(&mut self) -> Result<()> {
         self.gateway.must_be_alive()

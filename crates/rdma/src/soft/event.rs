@@ -57,18 +57,23 @@ impl Events {
 }
 
 /// Why a queue pair broke.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// The peer has refused a message of ours.
+    #[error("the peer has refused a message: {0:?}")]
     Refused(Nak),
     /// The peer does not answer.
+    #[error("the peer does not answer")]
     PeerSilent,
     /// The peer has asked for what it may not, or what makes no sense.
+    #[error("the peer has asked for what it was refused: {0:?}")]
     PeerMisbehaved(Nak),
     /// The message came behind one that failed. Of a queue pair of hardware: it has stopped, and
     /// the reason is not told; most often its peer has asked for what it may not.
+    #[error("the adapter does not say why; most often the peer has asked for what it was refused")]
     Flushed,
     /// The adapter is gone, or does what it should not.
+    #[error("the adapter is gone, or does what it should not")]
     AdapterFailed,
 }
 
