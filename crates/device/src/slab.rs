@@ -21,7 +21,7 @@ use crate::cursor::Cursor;
 use crate::map::{self, Created, Mapping};
 use crate::ring::{LAPS, Ring};
 use crate::stamp::Kind;
-use crate::sys::Result;
+use crate::sys::{self, Result};
 use crate::way::{Permit, Way};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use sidestep_derive::Shared;
@@ -284,6 +284,15 @@ impl Slab {
         }
         // SAFETY: inside the mapping, which lives until the link group ends.
         Some(unsafe { Ring::new(self.0.at(at, len * LAPS), len) })
+    }
+
+    /// Owner: gives back the memory behind `len` bytes from `at` on, both whole pages. They read as zeroes from then on,
+    /// here and at the peer. A kernel that refuses leaves them as they are.
+    ///
+    /// # Panics
+    /// They leave the slab.
+    pub fn give_back(&self, at: usize, len: usize) {
+        let _ = sys::advise(self.0.at(at, len), len, libc::MADV_REMOVE);
     }
 
     /// Gives the address range back.

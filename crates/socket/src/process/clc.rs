@@ -69,17 +69,33 @@ pub(crate) fn put_clc(group: &Group, index: usize, message: &AcceptConfirmD) {
     }
 }
 
-/// Whether the peer needs our ring of this slot no more.
-pub(super) fn peer_is_done_with(group: &Group, index: usize) -> bool {
-    let Some((theirs, _)) = group.theirs() else { return !group.peer_lives() };
-    let peer_slot = group.record(index).identity.peer_slot.load(Ordering::Relaxed) as usize;
-    if peer_slot >= sidestep_device::channel::SLOTS {
-        return true;
+/// What the peer still does with our ring of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PeerUse {
+    /// It may read it.
+    Reads,
+    /// It has said that it needs it no more, or was never told of it.
+    Over,
+    /// It has not said so, and is dead. A process that it has given the connection to may read the ring still: a gateway that
+    /// has replaced another.
+    Inherited,
+}
+
+/// What the peer still does with our ring of this slot.
+pub(super) fn peer_use_of(group: &Group, index: usize) -> PeerUse {
+    let needs_ring = group.theirs().is_none_or(|(theirs, _)| {
+        let peer_slot = group.record(index).identity.peer_slot.load(Ordering::Relaxed) as usize;
+        peer_slot < sidestep_device::channel::SLOTS && {
+            let identity = &theirs.record(peer_slot).identity;
+            let answers_to_us = identity.peer_slot.load(Ordering::Relaxed) as usize == index;
+            answers_to_us && shown(identity.phase.load(Ordering::Acquire)).may_need_ring()
+        }
+    });
+    match needs_ring {
+        false => PeerUse::Over,
+        true if group.peer_lives() => PeerUse::Reads,
+        true => PeerUse::Inherited,
     }
-    let identity = &theirs.record(peer_slot).identity;
-    let answers_to_us = identity.peer_slot.load(Ordering::Relaxed) as usize == index;
-    let shown = shown(identity.phase.load(Ordering::Acquire));
-    !answers_to_us || !shown.may_need_ring() || !group.peer_lives()
 }
 
 #[cfg(test)]
@@ -98,15 +114,15 @@ mod tests {
         group.record(ours).identity.peer_slot.store(theirs as u32, Ordering::Relaxed);
         let identity = &group.record(theirs).identity;
         identity.peer_slot.store(ours as u32, Ordering::Relaxed);
-        let is_done_at = |at| {
+        let use_at = |at| {
             identity.phase.store(at, Ordering::Relaxed);
-            peer_is_done_with(group, ours)
+            peer_use_of(group, ours)
         };
         for at in [phase::GREETED, phase::PROPOSED, phase::ACCEPTED, phase::CONFIRMED] {
-            assert!(!is_done_at(at), "phase {at}");
+            assert_eq!(use_at(at), PeerUse::Reads, "phase {at}");
         }
         for at in [phase::DECLINED, phase::DETACHED, phase::FREE] {
-            assert!(is_done_at(at), "phase {at}");
+            assert_eq!(use_at(at), PeerUse::Over, "phase {at}");
         }
     }
 }

@@ -11,6 +11,7 @@
 //! *line* instead, a pair of connected sockets that the agent has given them
 //! ([`crate::rendezvous::lookup`]), with the users at its ends; all that would go to a mailbox goes there.
 
+use crate::process::clc::PeerUse;
 use crate::process::instance::Process;
 use crate::process::options;
 use crate::process::owner::Held;
@@ -456,10 +457,17 @@ impl Group {
         self.rings.admit(self.process, connections, at, ring)
     }
 
-    /// The connection of a slot is over on both sides: its ring is free and warm.
-    pub(super) fn forget_connection(&self, index: usize) {
+    /// The connection of a slot is over here. Where it is over for the peer, too, its ring is free, and warm where it begins;
+    /// where that is not known, the ring stays as it is until the group ends.
+    pub(super) fn forget_connection(&self, index: usize, peer: PeerUse) {
         let ring = self.process.forget_ring(index);
-        self.rings.give(ring);
+        if peer == PeerUse::Over {
+            let written = self.record(index).sending.producer.position();
+            if let Some((at, len)) = rings::beyond_warm(ring, written) {
+                self.ours.give_back(at, len);
+            }
+            self.rings.give(ring);
+        }
         self.connections.fetch_sub(1, Ordering::Release);
     }
 

@@ -44,6 +44,11 @@ const NAMED_FIRST: u64 = 16 << 20;
 
 const NAMED_TIMES: u64 = 4;
 
+/// Bytes at the beginning of a ring that keep their memory while it is free, so that the next connection finds them warm.
+/// One that has sent more has taken longer to fill the rest than it takes to give that back, and what a burst of long
+/// connections has filled is not kept for as long as the link group lives.
+const WARM: usize = 64 << 10;
+
 /// Bytes of memory that a ring of this size takes.
 fn memory_of(size: RmbeSize) -> usize {
     size.bytes() * LAPS
@@ -65,6 +70,15 @@ fn took_ring(process: &Process, size: RmbeSize, is_fresh: bool) {
 /// What a process keeps of a slot's ring: its size code, below its offset.
 pub(super) fn word(offset: usize, size: RmbeSize) -> usize {
     offset | usize::from(size.code())
+}
+
+/// Of a ring that is about to be free, as its [`word`] says, and into which so many bytes were written: the offset and the
+/// length of what does not stay [warm](WARM). `None`: nothing.
+pub(super) fn beyond_warm(ring: usize, written: u64) -> Option<(usize, usize)> {
+    let (offset, code) = (ring & !CODES, ring & CODES);
+    let memory = memory_of(RmbeSize::from_low_bits(code as u8));
+    let filled = usize::try_from(written).unwrap_or(usize::MAX).min(memory);
+    (offset != 0 && filled > WARM).then(|| (offset + WARM, filled - WARM))
 }
 
 impl Rings {
@@ -191,12 +205,14 @@ const _: () = assert!((RmbeSize::CODE_MAX as usize) < CODES && RINGS_AT.is_multi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::clc::{self, PeerUse};
     use crate::process::group::Group;
     use crate::process::groups::{self, Look};
     use crate::process::home::tests::alone;
     use crate::process::home::{self, Home};
     use sidestep_device::channel::SLOTS;
     use sidestep_device::copy::Manner;
+    use sidestep_wire::host_control::Instance;
     use std::sync::Barrier;
 
     /// The group of this process with itself: one test at a time has it.
@@ -215,15 +231,75 @@ mod tests {
         let identity = &group.record(SLOTS - 1).identity;
         identity.ring_at.store(second, Ordering::Relaxed);
         identity.ring_len.store(64 << 10, Ordering::Relaxed);
-        group.forget_connection(SLOTS - 1);
+        group.forget_connection(SLOTS - 1, PeerUse::Over);
         ring.write(0, &second.to_ne_bytes(), Manner::Cached);
         let [(third, _), (fourth, _)] = [SLOTS - 3, SLOTS - 4].map(take);
         assert_eq!(third, first, "it is free, and warm");
         assert!(![first, second].contains(&fourth));
-        (SLOTS - 4..SLOTS - 1).rev().for_each(|index| group.forget_connection(index));
+        (SLOTS - 4..SLOTS - 1)
+            .rev()
+            .for_each(|index| group.forget_connection(index, PeerUse::Over));
         let again = [SLOTS - 1, SLOTS - 2, SLOTS - 3].map(|index| take(index).0);
         assert_eq!(again, [fourth, third, second]);
-        (SLOTS - 3..SLOTS).for_each(|index| group.forget_connection(index));
+        (SLOTS - 3..SLOTS).for_each(|index| group.forget_connection(index, PeerUse::Over));
+    }
+
+    const PAGE: usize = 4 << 10;
+
+    /// Pages of a ring that have memory.
+    fn pages(ring: &Ring) -> usize {
+        let (at, len) = ring.memory();
+        let mut pages = vec![0u8; len / PAGE];
+        // SAFETY: a byte for each page.
+        let asked = unsafe { libc::mincore(at.cast_mut().cast(), len, pages.as_mut_ptr()) };
+        assert_eq!(asked, 0);
+        pages.iter().filter(|page| **page & 1 != 0).count()
+    }
+
+    #[test]
+    fn a_free_ring_keeps_the_memory_that_a_short_connection_needs() {
+        let _alone = alone();
+        let group = own_group(home::current().unwrap());
+        let index = SLOTS - 1;
+        let size = RmbeSize::from_bytes(256 << 10).unwrap();
+        let memory = memory_of(size) as u64;
+        let warm = WARM as u64;
+        // The last is as long as a connection of days.
+        for (written, kept) in
+            [(warm / 2, warm / 2), (warm, warm), (warm + 1, warm), (memory, warm), (1 << 50, warm)]
+        {
+            let (_, ring) = group.take_ring(index, size).unwrap();
+            let producer = &group.record(index).sending.producer;
+            producer.reset();
+            for at in (0..written.min(memory)).step_by(PAGE) {
+                ring.write(at, &[1], Manner::Cached);
+            }
+            assert!(producer.publish(0, written));
+            assert_eq!(pages(&ring), written.min(memory).div_ceil(PAGE as u64) as usize);
+            group.forget_connection(index, PeerUse::Over);
+            assert_eq!(pages(&ring), kept as usize / PAGE, "{written} bytes");
+            group.slab().give_back(RINGS_AT, WARM);
+        }
+    }
+
+    /// As after the replacement of a gateway: the peer is dead, and its successor reads on.
+    #[test]
+    fn a_ring_that_a_dead_peer_has_not_left_stays_as_it_is() {
+        let _alone = alone();
+        let dead = Instance([0xDE; 16]);
+        let group = groups::with(&Look::at(home::current().unwrap()), dead).unwrap();
+        let [index, next] = [SLOTS - 1, SLOTS - 2];
+        let size = RmbeSize::from_bytes(256 << 10).unwrap();
+        let (at, ring) = group.take_ring(index, size).unwrap();
+        let memory = memory_of(size);
+        (0..memory).step_by(PAGE).for_each(|at| ring.write(at as u64, &[1], Manner::Cached));
+        assert!(group.record(index).sending.producer.publish(0, memory as u64));
+        let peer = clc::peer_use_of(group, index);
+        assert_eq!(peer, PeerUse::Inherited);
+        group.forget_connection(index, peer);
+        assert_eq!(pages(&ring), memory / PAGE);
+        assert_ne!(group.take_ring(next, size).unwrap().0, at, "no other connection gets it");
+        group.forget_connection(next, PeerUse::Over);
     }
 
     #[test]
@@ -247,7 +323,7 @@ mod tests {
             group.take_ring(index, size).unwrap();
         }
         assert_eq!(name(allowed), Ok(()));
-        (SLOTS - 2..SLOTS).for_each(|index| group.forget_connection(index));
+        (SLOTS - 2..SLOTS).for_each(|index| group.forget_connection(index, PeerUse::Over));
     }
 
     const THREADS: usize = 4;

@@ -1,6 +1,6 @@
 //! The slots of a process: taken, given back, and kept as long as a process needs what lies in them.
 
-use crate::process::clc;
+use crate::process::clc::{self, PeerUse};
 use crate::process::group::Group;
 use crate::process::home::Home;
 use crate::process::instance::Process;
@@ -247,7 +247,7 @@ impl Home {
         // Children that were killed, or let go at the same time, have not said so.
         self.detach(index);
         match self.group_of_slot(index) {
-            Some(group) => clc::peer_is_done_with(group, index),
+            Some(group) => clc::peer_use_of(group, index) != PeerUse::Reads,
             None => true,
         }
     }
@@ -261,7 +261,7 @@ impl Home {
     /// Under the lock of the list.
     fn free_slot_to(&self, list: usize, index: usize) {
         if let Some(group) = self.group_of_slot(index) {
-            group.forget_connection(index);
+            group.forget_connection(index, clc::peer_use_of(group, index));
         }
         self.forget_group_of_slot(index);
         self.learn_from(self.state.slot(index));
@@ -322,7 +322,7 @@ impl Home {
 
     /// The agreement about a connection is put off: the peer has not been told of its ring.
     pub(crate) fn give_ring_back(&self, group: &Group, index: usize) {
-        group.forget_connection(index);
+        group.forget_connection(index, PeerUse::Over);
         self.forget_group_of_slot(index);
     }
 
