@@ -421,9 +421,10 @@ pub(crate) fn reload(stage: &Stage<'_>) -> Result<String> {
 /// the next gateway begins as if there had been none.
 pub(crate) fn killed(stage: &Stage<'_>) -> Result<String> {
     const SLEEPERS: usize = 6;
+    /// The median at either host.
     const TOLD_WITHIN_S: f64 = 0.1;
-    /// At the other host, whose gateway and programs have to be woken in turn: the median is within the time above.
-    const TOLD_THERE_WITHIN_S: f64 = 0.5;
+    /// Each of them, on a machine with other work: what sleeps until the library looks after it anyway takes a second.
+    const EACH_WITHIN_S: f64 = 0.9;
     /// A little more than that of `rendezvous/gateway.rs` of the library.
     const CALL_INTERVAL: Duration = Duration::from_millis(1_100);
     let mut scene = Scene::set(stage, Ground::ONE_CABLE, false)?;
@@ -432,7 +433,7 @@ pub(crate) fn killed(stage: &Stage<'_>) -> Result<String> {
     let (port, seed) = (PORT.to_string(), stage.house.seed.to_string());
     let words = ["python3", &script, SERVER, &port, &seed];
     let rounds = stage.house.rounds as usize;
-    let (mut worst_here, mut worst_tcp, mut there) = (0_f64, 0_f64, Vec::new());
+    let (mut worst_tcp, mut here, mut there) = (0_f64, Vec::new(), Vec::new());
     for round in 0..rounds {
         let mut client = Dialogue::start(scene.hosts.client.program(&words))?;
         client.say("sleep")?;
@@ -459,12 +460,8 @@ pub(crate) fn killed(stage: &Stage<'_>) -> Result<String> {
                 ("connected", _) => worst_tcp = worst_tcp.max(time_s),
                 (_, kind) => {
                     let took_s = time_s - killed_s;
-                    let within_s = if is_clients { TOLD_WITHIN_S } else { TOLD_THERE_WITHIN_S };
-                    ensure!(took_s < within_s, "{}: {kind:?} {took_s} s", context());
-                    match is_clients {
-                        true => worst_here = worst_here.max(took_s),
-                        false => there.push(took_s),
-                    }
+                    ensure!(took_s < EACH_WITHIN_S, "{}: {kind:?} {took_s} s", context());
+                    if is_clients { &mut here } else { &mut there }.push(took_s);
                 }
             }
         }
@@ -481,16 +478,18 @@ pub(crate) fn killed(stage: &Stage<'_>) -> Result<String> {
         client.begin_gateway().with_context(context)?;
     }
     drop(server);
-    there.sort_by(f64::total_cmp);
-    // One round is of the client's gateway.
-    let median_there = there.get(there.len() / 2).copied().unwrap_or_default();
-    ensure!(median_there < TOLD_WITHIN_S, "at the other host: {there:?}");
     let ms = |s: f64| (s * 1e3).round();
+    let summed_up = |host: &str, times: &mut Vec<f64>| {
+        times.sort_by(f64::total_cmp);
+        // One round is of the client's gateway.
+        let Some(worst) = times.last() else { return Ok(String::new()) };
+        let median = times[times.len() / 2];
+        ensure!(median < TOLD_WITHIN_S, "at {host}: {times:?}");
+        Ok(format!("told at {host} within {} ms, the median {} ms; ", ms(*worst), ms(median)))
+    };
+    let (here, there) = (summed_up("its host", &mut here)?, summed_up("the other", &mut there)?);
     Ok(format!(
-        "{rounds} times; told within {} ms, at the other host {} ms, the median {} ms; a new connection had its first echo after {} ms",
-        ms(worst_here),
-        ms(there.last().copied().unwrap_or_default()),
-        ms(median_there),
+        "{rounds} times; {here}{there}a new connection had its first echo after {} ms",
         ms(worst_tcp)
     ))
 }
