@@ -7,7 +7,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use sidestep_proto::connection::Misbehaved;
 use sidestep_proto::link_group::{Adapter, AdapterId, RMBS_MAX, RmbState};
-use sidestep_rdma::device::Device;
+use sidestep_rdma::device::{Device, Event as DeviceEvent, Failure};
 use sidestep_rdma::soft;
 use sidestep_rdma::soft::adapter::{DATAGRAM_MAX, Datagram};
 use sidestep_wire::cdc::{self, CdcMessage, Cursor, ProducerFlags, StateFlags};
@@ -585,6 +585,20 @@ fn a_display_sees_what_was_used() {
     assert_eq!((adapter.links, adapter.is_up), (0, true));
     assert_eq!(adapter.usage.traffic.bytes_sent, sent.traffic.bytes_sent);
     assert!(adapter.usage.traffic.messages_sent > sent.traffic.messages_sent, "and the end of all");
+}
+
+#[test]
+fn the_operator_is_told_over_which_adapter_a_link_broke_and_why() {
+    let mut pair = Pair::new();
+    let [server, _] = pair.connect();
+    let (host, now) = (&mut pair.hosts[SERVER], pair.now);
+    let qp = *host.ports[&ID].links.keys().next().unwrap();
+    host.take_device_event(ID, qp, DeviceEvent::Broken(Failure::PeerSilent), now);
+    host.settle(now);
+    assert_eq!(host.poll_broken_link(), Some((ID, Failure::PeerSilent)));
+    assert_eq!(host.poll_broken_link(), None);
+    let events: Vec<Event> = std::iter::from_fn(|| host.poll_event()).collect();
+    assert!(events.contains(&Event::Reset(server, Reset::Unreachable)), "{events:?}");
 }
 
 #[test]

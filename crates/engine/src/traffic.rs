@@ -25,7 +25,7 @@ impl<D: Device> Host<D> {
         }
     }
 
-    fn take_device_event(
+    pub(crate) fn take_device_event(
         &mut self,
         adapter: AdapterId,
         qp: QpNumber,
