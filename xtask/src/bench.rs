@@ -17,6 +17,7 @@ mod hosts;
 mod lab;
 pub(crate) mod launch;
 mod measure;
+pub(crate) mod middleware;
 mod musl;
 mod namespaces;
 pub(crate) mod place;
@@ -59,9 +60,9 @@ pub(crate) struct BenchOptions {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pairs: u32,
 
-    /// How long each run measures
-    #[arg(long, default_value_t = 1.0)]
-    seconds: f64,
+    /// How long each run measures [default: 1; of real middleware 5]
+    #[arg(long)]
+    seconds: Option<f64>,
 
     /// Endless loops of the same priority beside the programs: one number, or several, such as
     /// 0,2,4. Beside them it is promised that SMC is not slower than TCP
@@ -81,17 +82,34 @@ pub(crate) struct BenchOptions {
     launch: LaunchOptions,
 }
 
+/// How long one run of the bench measures.
+const SECONDS: f64 = 1.0;
+
 /// Measures, and prints the table.
 ///
 /// **Errors**: a workload could not be run to its end, or nothing matched.
 pub(crate) fn run(options: &BenchOptions) -> Result<()> {
-    let chosen: Vec<&Workload> = WORKLOADS.iter().filter(|it| options.wants(it)).collect();
+    let chosen: Vec<&Workload> = WORKLOADS.iter().filter(|it| options.wants(it.name)).collect();
     ensure!(!chosen.is_empty(), "no workload of that name: see `cargo xtask bench --list`");
     if options.list {
         list(&chosen);
         return Ok(());
     }
-    let lab = options.lab()?;
+    let lab = options.lab(SECONDS)?;
+    compile_own_programs(&lab)?;
+    tabulate(options, &lab, &chosen, |it| it.name, measure)
+}
+
+/// Measures what was chosen beside each number of endless loops, and prints the table and what it was like here.
+///
+/// **Errors**: something could not be measured.
+fn tabulate<'a, W>(
+    options: &BenchOptions,
+    lab: &Lab,
+    chosen: &[&'a W],
+    name: impl Fn(&'a W) -> &'a str,
+    measure: impl Fn(&Lab, &'a W, usize, u32) -> Result<Vec<Measured<'a>>>,
+) -> Result<()> {
     let noise = Noise::watch()?;
     let mut rows = Vec::new();
     let mut failed = Vec::new();
@@ -100,20 +118,21 @@ pub(crate) fn run(options: &BenchOptions) -> Result<()> {
         if options.neighbours != [0] {
             report::print_neighbours(*neighbours);
         }
-        for workload in &chosen {
-            match measure(&lab, workload, *neighbours, options.pairs) {
+        for workload in chosen {
+            let name = name(workload);
+            match measure(lab, workload, *neighbours, options.pairs) {
                 Ok(measured) => rows.extend(measured),
                 Err(error) if error.is::<Lacking>() => {
-                    report::print_remark(workload.name, &format!("skipped: {error:#}"));
+                    report::print_remark(name, &format!("skipped: {error:#}"));
                 }
                 Err(error) => {
-                    report::print_remark(workload.name, &format!("FAILED: {error:#}"));
-                    failed.push(workload.name);
+                    report::print_remark(name, &format!("FAILED: {error:#}"));
+                    failed.push(name);
                 }
             }
         }
     }
-    print_summary(&lab, &noise, &rows)?;
+    print_summary(lab, &noise, &rows)?;
     if let Some(file) = &options.json {
         report::write_json(file, &noise, &rows)?;
     }
@@ -124,26 +143,38 @@ pub(crate) fn run(options: &BenchOptions) -> Result<()> {
 }
 
 impl BenchOptions {
-    fn wants(&self, workload: &Workload) -> bool {
-        self.filter.as_ref().is_none_or(|filter| workload.name.contains(filter.as_str()))
+    fn wants(&self, name: &str) -> bool {
+        self.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()))
     }
 
-    fn lab(&self) -> Result<Lab> {
+    /// Whether it takes the release build.
+    pub(crate) fn needs_build(&self) -> bool {
+        !self.list && self.launch.needs_build()
+    }
+
+    /// A lab in which one run measures for so many seconds, unless the options name others.
+    fn lab(&self, seconds: f64) -> Result<Lab> {
+        let seconds = self.seconds.unwrap_or(seconds);
         // An upper limit only so that a typing error does not take a night.
-        ensure!((0.1..=60.0).contains(&self.seconds), "--seconds is from 0.1 to 60");
+        ensure!((0.1..=60.0).contains(&seconds), "--seconds is from 0.1 to 60");
         let repo = place::repo_root()?;
         let scratch = place::scratch_dir(&repo, "sidestep-bench")?;
-        if place::first_missing(&["gcc"]).is_none() {
-            for name in OWN_PROGRAMS {
-                place::compile_c(&repo.join(format!("bench/{name}.c")), &scratch)?;
-            }
-        }
         let mut launcher = Launcher::new(&self.launch, &repo)?;
         if let Some(other) = &self.against {
             launcher = launcher.against_build(other)?;
         }
-        Ok(Lab::new(launcher, self.seconds, scratch))
+        Ok(Lab::new(launcher, seconds, scratch))
     }
+}
+
+fn compile_own_programs(lab: &Lab) -> Result<()> {
+    if place::first_missing(&["gcc"]).is_none() {
+        let sources = place::repo_root()?.join("bench");
+        for name in OWN_PROGRAMS {
+            place::compile_c(&sources.join(format!("{name}.c")), &lab.scratch)?;
+        }
+    }
+    Ok(())
 }
 
 fn list(chosen: &[&Workload]) {
@@ -163,18 +194,16 @@ fn list(chosen: &[&Workload]) {
 
 /// Runs one workload's pairs beside so many endless loops and prints its rows. What cannot be
 /// installed is said and gives no rows.
-fn measure(lab: &Lab, workload: &Workload, neighbours: usize, pairs: u32) -> Result<Vec<Measured>> {
-    if let Err(error) = debian::ensure(workload.packages) {
-        report::print_remark(workload.name, &format!("skipped: {error:#}"));
+fn measure(
+    lab: &Lab,
+    workload: &Workload,
+    neighbours: usize,
+    pairs: u32,
+) -> Result<Vec<Measured<'static>>> {
+    if !has_packages(workload.name, workload.packages) {
         return Ok(Vec::new());
     }
-    let promised = |row: &Row| match (lab.launcher.against(), neighbours) {
-        (Some(_), _) => row.against_build(),
-        (None, 0) => *row,
-        (None, _) => row.beside_neighbours(),
-    };
-    let unmeasured = |row| Measured { row: promised(row), neighbours, pairs: Vec::new() };
-    let mut measured: Vec<Measured> = workload.rows.iter().map(unmeasured).collect();
+    let mut measured = unmeasured(lab, workload.rows.iter().copied(), neighbours);
     lab.surround(neighbours)?;
     match workload.sampling {
         Sampling::Runs(run) => interleave(lab, run, pairs, &mut measured)?,
@@ -186,12 +215,36 @@ fn measure(lab: &Lab, workload: &Workload, neighbours: usize, pairs: u32) -> Res
     Ok(measured)
 }
 
+/// Whether a workload has its packages, perhaps since now; it is said when it has not.
+fn has_packages(name: &str, packages: &[&str]) -> bool {
+    let ensured = debian::ensure(packages);
+    if let Err(error) = &ensured {
+        report::print_remark(name, &format!("skipped: {error:#}"));
+    }
+    ensured.is_ok()
+}
+
+/// Rows with what is promised of them beside so many endless loops, or against another build.
+fn unmeasured<'a>(
+    lab: &Lab,
+    rows: impl IntoIterator<Item = Row<'a>>,
+    neighbours: usize,
+) -> Vec<Measured<'a>> {
+    let promised = |row: Row<'a>| match (lab.launcher.against(), neighbours) {
+        (Some(_), _) => row.against_build(),
+        (None, 0) => row,
+        (None, _) => row.beside_neighbours(),
+    };
+    let unmeasured = |row| Measured { row: promised(row), neighbours, pairs: Vec::new() };
+    rows.into_iter().map(unmeasured).collect()
+}
+
 /// Neither transport always comes first.
 fn interleave(
     lab: &Lab,
-    run: fn(&Lab, Transport) -> Result<Vec<f64>>,
+    run: impl Fn(&Lab, Transport) -> Result<Vec<f64>>,
     pairs: u32,
-    measured: &mut [Measured],
+    measured: &mut [Measured<'_>],
 ) -> Result<()> {
     for pair in 0..pairs {
         let (tcp, smc) = if pair % 2 == 0 {
@@ -207,7 +260,7 @@ fn interleave(
     Ok(())
 }
 
-fn print_summary(lab: &Lab, noise: &Noise, rows: &[Measured]) -> Result<()> {
+fn print_summary(lab: &Lab, noise: &Noise, rows: &[Measured<'_>]) -> Result<()> {
     println!();
     for note in lab.notes.borrow().iter() {
         println!("{note}");

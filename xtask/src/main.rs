@@ -18,6 +18,7 @@
 //! | `kubernetes` | manifests and the plugin of container runtimes, against real parts of Kubernetes |
 //! | `demo` | redis through TCP, then through shared memory, or by RDMA between two hosts |
 //! | `bench` | TCP against shared memory, interleaved |
+//! | `macro` | real middleware, as IBM's papers have it: TCP against shared memory, interleaved |
 //! | `walk` | which files a warm send and receive pass, and what they execute |
 //! | `schedule` | which thread had which CPU beside endless loops, TCP and shared memory, as a picture |
 //! | `soak` | connections that come and go for an hour, and nothing that grows |
@@ -99,6 +100,8 @@ enum Task {
     Demo(demo::Options),
     /// TCP against shared memory in interleaved runs.
     Bench(bench::BenchOptions),
+    /// Real middleware as in IBM's papers, TCP against shared memory: the workloads of bench/macro.
+    Macro(bench::BenchOptions),
     /// Which files a warm send and a warm receive pass, as ARCHITECTURE.md says, and what they execute.
     Walk,
     /// What messages and connections cost in instructions and system calls, beside the record of bench/costs.jsonl.
@@ -159,6 +162,12 @@ fn main() -> Result<()> {
             debian::ensure(debian::ALL)?;
             build()?;
             bench::run(&options)
+        }
+        Task::Macro(options) => {
+            if options.needs_build() {
+                build()?;
+            }
+            bench::middleware::run(&options)
         }
         Task::Walk => walk::run(),
         Task::Costs(options) => costs::run(&options),

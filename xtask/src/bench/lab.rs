@@ -74,6 +74,23 @@ impl From<Load> for Vec<f64> {
     }
 }
 
+/// How connections go.
+#[derive(Debug)]
+pub(super) struct Connections {
+    /// By SMC-D.
+    pub(super) moved: usize,
+    all: usize,
+    /// Why the others are on TCP.
+    reasons: BTreeSet<String>,
+}
+
+impl fmt::Display for Connections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} connections were SMC-D", self.moved, self.all)?;
+        self.reasons.iter().try_for_each(|reason| write!(f, "; on TCP: {reason}"))
+    }
+}
+
 impl Lab {
     pub(super) fn new(launcher: Launcher, seconds: f64, scratch: PathBuf) -> Self {
         let (notes, redis_rates) = (RefCell::default(), RefCell::default());
@@ -175,24 +192,30 @@ impl Lab {
     /// Notes how many connections of a client go through shared memory, and why the others do not:
     /// those that stayed on TCP would make a row that says nothing.
     pub(super) fn note_connections(&self, what: &str, pid: u32) -> Result<()> {
+        if let Some(connections) = self.connections_of(&[pid])? {
+            self.note(format!("{what}: {connections}"));
+        }
+        Ok(())
+    }
+
+    /// How the connections of some processes go, by `sidestep ss`; `None` where nothing runs under Sidestep.
+    ///
+    /// **Errors**: `sidestep ss` fails, or prints no table.
+    pub(super) fn connections_of(&self, pids: &[u32]) -> Result<Option<Connections>> {
         let Some(sidestep) = self.launcher.observer() else {
-            return Ok(());
+            return Ok(None);
         };
         let mut command = Command::new(sidestep);
         command.args(["ss", "--json"]);
         let table: Value = serde_json::from_str(&launch::run(command, RUN_PATIENCE)?)?;
         let Some(rows) = table.as_array() else { bail!("`sidestep ss --json` printed no array") };
-        let ours: Vec<&Value> = rows.iter().filter(|row| row["pid"] == pid).collect();
+        let is_ours = |row: &&Value| pids.iter().any(|pid| row["pid"] == *pid);
+        let ours: Vec<&Value> = rows.iter().filter(is_ours).collect();
         let (moved, stayed): (Vec<_>, Vec<_>) = ours.iter().partition(|row| row["mode"] == "SMC-D");
-        let mut note = format!("{what}: {} of {} connections were SMC-D", moved.len(), ours.len());
         let reason =
             |row: &&Value| row["reason"]["text"].as_str().unwrap_or("undecided").to_owned();
-        for reason in stayed.into_iter().map(reason).collect::<BTreeSet<_>>() {
-            note.push_str("; on TCP: ");
-            note.push_str(&reason);
-        }
-        self.note(note);
-        Ok(())
+        let reasons = stayed.into_iter().map(reason).collect();
+        Ok(Some(Connections { moved: moved.len(), all: ours.len(), reasons }))
     }
 
     pub(super) fn note(&self, text: String) {

@@ -62,6 +62,13 @@ pub(crate) struct LaunchOptions {
     plain: bool,
 }
 
+impl LaunchOptions {
+    /// Whether they name nothing else than the release build.
+    pub(crate) fn needs_build(&self) -> bool {
+        self.sidestep.is_none() && self.library.is_none() && !self.plain
+    }
+}
+
 /// Builds the commands of both transports.
 #[derive(Debug)]
 pub(crate) struct Launcher {
@@ -87,7 +94,7 @@ impl Launcher {
     /// **Errors**: what is to be preloaded does not exist.
     pub(crate) fn new(options: &LaunchOptions, repo: &Path) -> Result<Self> {
         let release = place::target_dir(repo).join("release");
-        if options.sidestep.is_none() && options.library.is_none() && !options.plain {
+        if options.needs_build() {
             existing(&release.join("libsidestep.so"))?;
         }
         let sidestep = options.sidestep.clone().unwrap_or_else(|| release.join("sidestep"));
@@ -320,6 +327,16 @@ impl Dialogue {
         let lines = lines_of(program.child.stdout.take());
         let errors = lines_of(program.child.stderr.take());
         Ok(Self { program, lines, errors, said: String::new() })
+    }
+
+    /// Starts a program that reports on its standard error: that and its standard output are one.
+    pub(crate) fn start_merged(mut command: Command) -> Result<Self> {
+        let (reader, writer) = io::pipe()?;
+        command.stdin(Stdio::piped()).stdout(writer.try_clone()?).stderr(writer);
+        // Takes the command, and with it our ends for writing.
+        let program = Program::spawn(command)?;
+        let errors = lines_of(None::<io::Empty>);
+        Ok(Self { program, lines: lines_of(Some(reader)), errors, said: String::new() })
     }
 
     /// The program behind the dialogue.

@@ -18,14 +18,14 @@ pub(crate) struct Pair {
 
 /// A row with what was measured.
 #[derive(Debug)]
-pub(crate) struct Measured {
-    pub(crate) row: Row,
+pub(crate) struct Measured<'a> {
+    pub(crate) row: Row<'a>,
     /// Endless loops beside it.
     pub(crate) neighbours: usize,
     pub(crate) pairs: Vec<Pair>,
 }
 
-impl Measured {
+impl Measured<'_> {
     fn spread(&self) -> Option<Spread> {
         Spread::of(self.pairs.iter().map(|pair| self.row.compare.of(pair.tcp, pair.smc)))
     }
@@ -145,7 +145,7 @@ pub(crate) fn print_noise(noise: &Noise) -> Result<()> {
 }
 
 /// Writes everything to `file`.
-pub(crate) fn write_json(file: &Path, noise: &Noise, rows: &[Measured]) -> Result<()> {
+pub(crate) fn write_json(file: &Path, noise: &Noise, rows: &[Measured<'_>]) -> Result<()> {
     let report = json!({
         "machine": {
             "kernel": noise.kernel,

@@ -22,8 +22,8 @@ use crate::cpus;
 
 /// One line of the table: a promise and how it is judged.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Row {
-    pub(crate) name: &'static str,
+pub(crate) struct Row<'a> {
+    pub(crate) name: &'a str,
     /// Of the samples, not of a ratio made of them.
     pub(crate) unit: &'static str,
     pub(crate) compare: Compare,
@@ -32,9 +32,9 @@ pub(crate) struct Row {
     pub(crate) aim: f64,
 }
 
-impl Row {
-    const fn ratio(
-        name: &'static str,
+impl<'a> Row<'a> {
+    pub(super) const fn ratio(
+        name: &'a str,
         unit: &'static str,
         compare: Compare,
         must: f64,
@@ -44,27 +44,27 @@ impl Row {
     }
 
     /// For a cost, of which SMC may have this part of TCP's.
-    const fn part(name: &'static str, unit: &'static str, must: f64, aim: f64) -> Self {
+    pub(super) const fn part(name: &'a str, unit: &'static str, must: f64, aim: f64) -> Self {
         Self { name, unit, compare: Compare::SmcOverTcp, bound: Bound::AtMost, must, aim }
     }
 
     /// For two ways that are to be equal: see [`namespaces`].
-    const fn same(name: &'static str) -> Self {
+    const fn same(name: &'a str) -> Self {
         Self::ratio(name, "tran/s", Compare::SmcOverTcp, 0.95, 0.98)
     }
 
     /// For TCP under a filter, against TCP without one: see [`filter`].
-    const fn under_filter(name: &'static str, must: f64, aim: f64) -> Self {
+    const fn under_filter(name: &'a str, must: f64, aim: f64) -> Self {
         Self::ratio(name, "tran/s", Compare::SmcOverTcp, must, aim)
     }
 
     /// For TCP through a VIP, against TCP to the listener itself: see [`vip`].
-    const fn by_vip(name: &'static str) -> Self {
+    const fn by_vip(name: &'a str) -> Self {
         Self::ratio(name, "tran/s", Compare::SmcOverTcp, 0.97, 1.0)
     }
 
     /// For requests through a distributor: see [`distributor`].
-    const fn through(name: &'static str, must: f64, aim: f64) -> Self {
+    const fn through(name: &'a str, must: f64, aim: f64) -> Self {
         Self::ratio(name, "tran/s", Compare::SmcOverTcp, must, aim)
     }
 
@@ -90,7 +90,7 @@ impl Row {
         }
     }
 
-    const fn added(name: &'static str, unit: &'static str, must: f64, aim: f64) -> Self {
+    const fn added(name: &'a str, unit: &'static str, must: f64, aim: f64) -> Self {
         Self { name, unit, compare: Compare::SmcMinusTcp, bound: Bound::AtMost, must, aim }
     }
 }
@@ -117,7 +117,7 @@ pub(crate) struct Workload {
     pub(crate) name: &'static str,
     /// Debian packages without which it is skipped.
     pub(crate) packages: &'static [&'static str],
-    pub(crate) rows: &'static [Row],
+    pub(crate) rows: &'static [Row<'static>],
     pub(crate) sampling: Sampling,
 }
 
