@@ -99,6 +99,7 @@ fn command_of(package: &str) -> &str {
         "rsyslog-openssl" => "/usr/lib/x86_64-linux-gnu/rsyslog/lmnsd_ossl.so",
         "rsyslog-relp" => "/usr/lib/x86_64-linux-gnu/rsyslog/omrelp.so",
         "systemd-container" => "systemd-nspawn",
+        "thrift-compiler" => "thrift",
         "tcl" => "tclsh",
         "tcl8.6" => "tclsh8.6",
         "varnish" => "varnishtest",
