@@ -364,6 +364,11 @@ impl Dialogue {
         }
     }
 
+    /// What it has said so far beside what was awaited, as far as that was waited for.
+    pub(crate) fn said(&self) -> &str {
+        &self.said
+    }
+
     /// Writes a line to the program's standard input.
     pub(crate) fn say(&mut self, line: &str) -> Result<()> {
         let input = self.program.child.stdin.as_mut().context("its standard input is closed")?;

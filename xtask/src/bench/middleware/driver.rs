@@ -10,7 +10,7 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
 use super::stage::Stage;
@@ -187,6 +187,9 @@ fn measure_pgbench(stage: &Stage<'_>, mut load: Load) -> Result<Figures> {
     let cpu_s = load.cpu_s(stage) - cpu_before_s;
     stage.prove(load.program.program())?;
     let logged = await_log(stage, &mut load, end_s)?;
+    if let Some(aborted) = aborted_in(load.program.said()) {
+        bail!("a client of pgbench has given up: {aborted}");
+    }
     let mut within: Vec<f64> = logged
         .iter()
         .filter(|it| (begin_s..end_s).contains(&it.ended_s))
@@ -229,6 +232,11 @@ fn log_files(stage: &Stage<'_>) -> Result<Vec<Vec<Logged>>> {
         }
     }
     Ok(files)
+}
+
+/// pgbench goes on with the other clients when one of them has met an error.
+fn aborted_in(said: &str) -> Option<&str> {
+    said.lines().find(|line| line.starts_with("pgbench: error:"))
 }
 
 /// A transaction of the log.
@@ -286,6 +294,13 @@ mod tests {
         assert_eq!(logged_of("0 199 1600 0 1412881037 912698"), Some(logged));
         assert_eq!(logged_of("0 199 failed 0 1412881037 912698"), None);
         assert_eq!(logged_of("0 199 16"), None);
+    }
+
+    #[test]
+    fn a_client_that_gave_up_is_noticed() {
+        let error = "pgbench: error: client 3 script 2 aborted in command 5 query 0: ERROR:  no";
+        assert_eq!(aborted_in(&format!("pgbench (15.1)\n{error}\n")), Some(error));
+        assert_eq!(aborted_in("pgbench (15.1)\n"), None);
     }
 
     #[test]

@@ -174,6 +174,10 @@ impl Workload {
     fn verify(&self) -> Result<()> {
         ensure!(!self.rows.is_empty(), "rows: there is none");
         ensure!(!self.servers.is_empty(), "servers: there is none");
+        ensure!(
+            self.java.is_empty() || self.libraries.is_some(),
+            "java: needs libraries, HdrHistogram at least"
+        );
         let is_accelerated =
             self.driver.accelerated || self.servers.iter().any(|it| it.accelerated);
         ensure!(is_accelerated, "accelerated: one program at least has to be, or SMC is TCP");
@@ -330,6 +334,12 @@ aim = 0.5
         assert!(said.contains("{classes}"), "there are no libraries: {said}");
         let said = complaint("client {port.echo}", "client {port.echo");
         assert!(said.contains("without its"), "{said}");
+    }
+
+    #[test]
+    fn java_programs_without_libraries_are_refused() {
+        let said = complaint("packages = []", "packages = []\njava = [\"Load.java\"]");
+        assert!(said.contains("libraries"), "{said}");
     }
 
     #[test]
