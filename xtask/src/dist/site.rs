@@ -62,6 +62,7 @@ const PARTS: [(&str, &[&str]); 6] = [
             "docs/bench-compare.md",
             "docs/bench-json.md",
             "docs/performance.md",
+            "docs/macro.md",
             "docs/scheduling.md",
             "docs/machines.md",
         ],
