@@ -1,7 +1,7 @@
 //! What the two ends of a connection show each other while they agree: the phase of a record, and a CLC
 //! message in the box beside it.
 
-use crate::process::group::Group;
+use crate::process::group::{Group, PeerUse};
 use crate::process::tcp;
 use core::sync::atomic::Ordering;
 use sidestep_device::slab::{CLC_LEN_MAX, Identity, Record, phase};
@@ -67,18 +67,6 @@ pub(crate) fn put_clc(group: &Group, index: usize, message: &AcceptConfirmD) {
     if let Ok(len) = message.emit(&mut bytes) {
         group.slab().clc(index).put(&bytes[..len]);
     }
-}
-
-/// What the peer still does with our ring of a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PeerUse {
-    /// It may read it.
-    Reads,
-    /// It has said that it needs it no more, or was never told of it.
-    Over,
-    /// It has not said so, and is dead. A process that it has given the connection to may read the ring still: a gateway that
-    /// has replaced another.
-    Inherited,
 }
 
 /// What the peer still does with our ring of this slot.

@@ -11,7 +11,6 @@
 //! *line* instead, a pair of connected sockets that the agent has given them
 //! ([`crate::rendezvous::lookup`]), with the users at its ends; all that would go to a mailbox goes there.
 
-use crate::process::clc::PeerUse;
 use crate::process::instance::Process;
 use crate::process::options;
 use crate::process::owner::Held;
@@ -562,6 +561,18 @@ impl Group {
         // SAFETY: no connection is left, so no `Conn` holds a record or ring of it.
         unsafe { group.ours.unmap() };
     }
+}
+
+/// What the peer still does with our ring of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PeerUse {
+    /// It may read it.
+    Reads,
+    /// It has said that it needs it no more, or was never told of it.
+    Over,
+    /// It has not said so, and is dead. A process that it has given the connection to may read the ring still: a gateway that
+    /// has replaced another.
+    Inherited,
 }
 
 /// What became of a mark.

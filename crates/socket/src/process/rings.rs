@@ -205,8 +205,8 @@ const _: () = assert!((RmbeSize::CODE_MAX as usize) < CODES && RINGS_AT.is_multi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::clc::{self, PeerUse};
-    use crate::process::group::Group;
+    use crate::process::clc;
+    use crate::process::group::{Group, PeerUse};
     use crate::process::groups::{self, Look};
     use crate::process::home::tests::alone;
     use crate::process::home::{self, Home};

@@ -1,7 +1,7 @@
 //! The slots of a process: taken, given back, and kept as long as a process needs what lies in them.
 
-use crate::process::clc::{self, PeerUse};
-use crate::process::group::Group;
+use crate::process::clc;
+use crate::process::group::{Group, PeerUse};
 use crate::process::home::Home;
 use crate::process::instance::Process;
 use crate::process::options::{self, Options, Promotion};
