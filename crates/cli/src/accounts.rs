@@ -35,8 +35,12 @@ impl fmt::Display for User {
 
 /// What a user is called: by name, if this system has one for the number.
 pub(crate) fn name_of(uid: u32) -> String {
-    let known = unistd::User::from_uid(Uid::from_raw(uid)).ok().flatten();
-    known.map_or_else(|| format!("user {uid}"), |user| user.name)
+    known_name_of(uid).unwrap_or_else(|| format!("user {uid}"))
+}
+
+/// The name that this system has for the number.
+pub(crate) fn known_name_of(uid: u32) -> Option<String> {
+    unistd::User::from_uid(Uid::from_raw(uid)).ok().flatten().map(|user| user.name)
 }
 
 /// A group of this system and its members, or just a number.

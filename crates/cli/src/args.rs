@@ -192,6 +192,14 @@ pub(crate) struct DoctorArgs {
     /// Print one JSON object instead of lines
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// Change what can be changed without harm to what runs; each change is said, with the way back
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) fix: bool,
+
+    /// With --fix: only say what would be changed
+    #[arg(long, requires = "fix")]
+    pub(crate) dry_run: bool,
 }
 
 /// The arguments of `sidestep ss`.
@@ -469,8 +477,15 @@ what to do about it.
 Examples:
   sidestep doctor
   sidestep doctor --json nginx
+  sidestep doctor --fix --dry-run
+  sudo sidestep doctor --fix
 
-Exit status: 0 if nothing failed, 1 if a check failed, 2 if the command line is wrong.";
+--fix starts the agent where something counts on one, writes drop-ins and the device of containers
+again, removes sockets and files of processes that have ended, and raises the limit of open files.
+What others have set, such as vm.overcommit_memory, it leaves. docs/operations.md has all of it.
+
+Exit status: 0 if nothing failed, 1 if a check failed, or with --fix if something is left that
+could be changed or keeps connections on TCP, 2 if the command line is wrong.";
 
 const CONFIG_CHECK_EXAMPLES: &str = "\
 The files are those that `sidestep run` reads: --config FILE, $SIDESTEP_CONFIG,

@@ -1,12 +1,18 @@
-//! `sidestep doctor`: what, on this machine or in a program, keeps connections on TCP.
+//! `sidestep doctor`: what, on this machine or in a program, keeps connections on TCP; with `--fix` it changes what it can
+//! ([`fix`]).
 
 mod agent;
+mod change;
 mod check;
+mod containers;
 mod filter;
+mod fix;
 mod gateway;
+mod leftovers;
 mod machine;
 mod peer;
 mod program;
+mod services;
 mod tcp_option;
 
 use serde::Serialize;
@@ -16,11 +22,25 @@ use crate::output;
 pub(super) use agent::call as call_agent;
 use check::{Check, Status};
 
-/// Prints the result of every check; 1 if one of them failed, otherwise 0.
+/// Prints the result of every check; 1 if one of them failed, otherwise 0. With `--fix` it is 1 if something is left.
 pub(crate) fn execute(args: &DoctorArgs) -> i32 {
+    let report = Report::new(checks(args));
+    let text = if args.json { report.to_json() + "\n" } else { report.to_text() };
+    // The exit status says it as well.
+    let _ = output::print_as(args.json, &text);
+    if args.fix {
+        return fix::execute(report.checks, args.dry_run, || checks(args));
+    }
+    i32::from(report.status == Status::Fail)
+}
+
+fn checks(args: &DoctorArgs) -> Vec<Check> {
     let mut checks = machine::checks();
     checks.push(tcp_option::check());
     checks.push(agent::check());
+    checks.extend(services::check());
+    checks.extend(containers::check());
+    checks.push(leftovers::check(&agent::socket()));
     checks.push(filter::check());
     checks.extend(gateway::checks(machine::limit(libc::RLIMIT_MEMLOCK)));
     if let Some(peer) = args.peer {
@@ -29,11 +49,7 @@ pub(crate) fn execute(args: &DoctorArgs) -> i32 {
     if let Some(program) = &args.program {
         checks.extend(program::checks(program));
     }
-    let report = Report::new(checks);
-    let text = if args.json { report.to_json() + "\n" } else { report.to_text() };
-    // The exit status says it as well.
-    let _ = output::print_as(args.json, &text);
-    i32::from(report.status == Status::Fail)
+    checks
 }
 
 /// All checks, and the worst status among them.
@@ -63,6 +79,9 @@ impl Report {
             text += &format!("{status:<4}  {name:<width$}  {finding}\n");
             if let Some(advice) = &check.advice {
                 text += &format!("{:<4}  {:<width$}  -> {advice}\n", "", "");
+            }
+            if !check.changes.is_empty() {
+                text += &format!("{:<4}  {:<width$}  -> or: sidestep doctor --fix\n", "", "");
             }
         }
         let count = |status| self.checks.iter().filter(|c| c.status == status).count();

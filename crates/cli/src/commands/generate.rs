@@ -12,8 +12,10 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
+use super::container_edits::EditsError;
 use crate::args::{Args, GenerateArgs, GenerateCommand};
 use crate::output;
+pub(super) use cdi::KIND as CDI_KIND;
 
 mod cdi;
 
@@ -41,12 +43,24 @@ pub(crate) fn execute(args: &GenerateArgs) -> i32 {
     let written = match &args.command {
         GenerateCommand::Man { directory } => write_pages(directory),
         GenerateCommand::Completions { shell } => print_completions(*shell),
-        GenerateCommand::Cdi => match cdi::specification() {
-            Ok(specification) => output::print(&format!("{specification:#}\n")).map(|_| ()),
+        GenerateCommand::Cdi => match cdi_text() {
+            Ok(text) => output::print(&text).map(|_| ()),
             Err(error) => return failed(error),
         },
     };
     written.map_or_else(failed, |()| 0)
+}
+
+/// Where runtimes of containers look for what [`cdi_text`] is.
+pub(super) const CDI_FILE: &str = "/etc/cdi/sidestep.json";
+
+/// The file by which a container gets a device.
+///
+/// # Errors
+///
+/// The configuration has a mistake, or there is no library.
+pub(super) fn cdi_text() -> Result<String, EditsError> {
+    Ok(format!("{:#}\n", cdi::specification()?))
 }
 
 fn failed(error: impl std::fmt::Display) -> i32 {

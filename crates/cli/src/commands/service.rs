@@ -20,7 +20,7 @@ mod trial;
 mod unit;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,8 @@ use drop_in::DropIn;
 use sharing::{Key, Sharing};
 pub(super) use trial::execute as call;
 use trial::{Shown, Trial};
-use unit::{Unit, systemctl};
+use unit::Unit;
+pub(super) use unit::systemctl;
 
 /// How long a service that was restarted may take to begin its program.
 const BEGINNING: Duration = Duration::from_secs(10);
@@ -205,6 +206,37 @@ fn examined(unit: &Unit) -> Result<Vec<String>, String> {
     Ok(remarks.map(|(_, remark)| format!("{} {remark}", unit.program.display())).collect())
 }
 
+/// A service that is enabled, as its drop-in says.
+pub(super) struct EnabledUnit {
+    pub(super) unit: String,
+    /// It starts on TCP then.
+    pub(super) is_library_gone: bool,
+}
+
+/// Those that there are, whatever systemd knows of them.
+pub(super) fn enabled_units() -> Vec<EnabledUnit> {
+    let drop_ins = DropIn::all().into_iter();
+    drop_ins
+        .map(|it| EnabledUnit { is_library_gone: it.is_library_gone(), unit: it.unit })
+        .collect()
+}
+
+/// Where the drop-in of a unit is.
+pub(super) fn drop_in_of(unit: &str) -> PathBuf {
+    DropIn::of(unit).path().to_owned()
+}
+
+/// Writes the drop-in of an enabled unit again, for its next start.
+///
+/// # Errors
+///
+/// The reason, and what to do about it.
+pub(super) fn enable_again(name: &str) -> Result<(), String> {
+    let unit = Unit::load(name).map_err(|error| error.to_string())?;
+    enable_one(&unit).map_err(|error| format!("{name}: {error}"))?;
+    systemctl(&["daemon-reload"]).map(drop)
+}
+
 /// Lets the users of enabled services share memory, when there are several.
 fn share(unit: &Unit) -> Result<Vec<String>, String> {
     if unit.is_dynamic_user {
@@ -279,7 +311,7 @@ pub(crate) fn status(args: &ServiceStatusArgs) -> i32 {
 
 fn line_of(drop_in: &DropIn) -> Line {
     let library = drop_in.library();
-    let is_gone = library.as_deref().is_none_or(|path| !path.is_file());
+    let is_gone = drop_in.is_library_gone();
     match Unit::load(&drop_in.unit) {
         Ok(unit) => {
             let remark = if is_gone {

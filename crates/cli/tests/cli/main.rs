@@ -12,6 +12,7 @@ mod config;
 mod decode;
 mod demote;
 mod doctor;
+mod doctor_fix;
 mod filters;
 #[path = "../../../modeler/tests/report/fixture.rs"]
 #[expect(dead_code, reason = "other tests use the rest")]

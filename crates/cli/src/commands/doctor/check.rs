@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use super::change::Change;
+
 /// How a check came out. The order is that of severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -34,11 +36,20 @@ pub(super) struct Check {
     pub(super) finding: String,
     /// What to do about it, unless all is well.
     pub(super) advice: Option<String>,
+    /// What of that `--fix` does.
+    #[serde(skip)]
+    pub(super) changes: Vec<Change>,
 }
 
 impl Check {
     pub(super) fn ok(name: &'static str, finding: impl Into<String>) -> Self {
-        Self { name, status: Status::Ok, finding: finding.into(), advice: None }
+        Self {
+            name,
+            status: Status::Ok,
+            finding: finding.into(),
+            advice: None,
+            changes: Vec::new(),
+        }
     }
 
     pub(super) fn warn(
@@ -46,7 +57,7 @@ impl Check {
         finding: impl Into<String>,
         advice: impl Into<String>,
     ) -> Self {
-        Self { name, status: Status::Warn, finding: finding.into(), advice: Some(advice.into()) }
+        Self { status: Status::Warn, advice: Some(advice.into()), ..Self::ok(name, finding) }
     }
 
     pub(super) fn fail(
@@ -55,5 +66,10 @@ impl Check {
         advice: impl Into<String>,
     ) -> Self {
         Self { status: Status::Fail, ..Self::warn(name, finding, advice) }
+    }
+
+    /// The same, with what `--fix` does about it.
+    pub(super) fn with_changes(self, changes: impl IntoIterator<Item = Change>) -> Self {
+        Self { changes: changes.into_iter().collect(), ..self }
     }
 }

@@ -13,7 +13,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use rustix::process::getuid;
+
+use super::change::{Change, OpenFiles};
 use super::check::Check;
+use crate::accounts;
 use crate::config::Configuration;
 use crate::library::{self, PRELOAD_VARIABLE};
 use crate::options::{Mode, OPTIONS_VARIABLE, Promotion, Settings};
@@ -31,7 +35,7 @@ pub(super) fn checks() -> Vec<Check> {
         proc(),
         abstract_socket(),
         eventfd(),
-        open_files(limit(libc::RLIMIT_NOFILE)),
+        open_files(limit(libc::RLIMIT_NOFILE)).with_changes(more_open_files()),
         address_space(limit(libc::RLIMIT_AS)),
         file_size(limit(libc::RLIMIT_FSIZE)),
         cpus(),
@@ -307,10 +311,21 @@ fn eventfd_round_trip() -> io::Result<()> {
 pub(super) type Limit = Option<u64>;
 
 pub(super) fn limit(resource: libc::__rlimit_resource_t) -> Limit {
+    let limit = limits(resource);
+    (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// The hard limit, up to which a process may raise the soft one.
+fn hard_limit(resource: libc::__rlimit_resource_t) -> Limit {
+    let limit = limits(resource);
+    (limit.rlim_max != libc::RLIM_INFINITY).then_some(limit.rlim_max)
+}
+
+fn limits(resource: libc::__rlimit_resource_t) -> libc::rlimit {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: the kernel writes one `rlimit`, which lives until the call returns.
     unsafe { libc::getrlimit(resource, &raw mut limit) };
-    (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+    limit
 }
 
 fn open_files(limit: Limit) -> Check {
@@ -324,6 +339,20 @@ fn open_files(limit: Limit) -> Check {
         ),
         Some(count) => Check::ok(NAME, format!("at most {count}")),
     }
+}
+
+/// What raises the limit of the sessions of the user who asks, by `sudo` too. Only as far as the hard limit lets it, which is the
+/// administrator's, and only if nothing has raised it in vain before.
+fn more_open_files() -> Option<Change> {
+    let is_too_low = limit(libc::RLIMIT_NOFILE).is_some_and(|count| count < OPEN_FILES_MIN);
+    let may_be_raised = hard_limit(libc::RLIMIT_NOFILE).is_none_or(|count| count >= OPEN_FILES_MIN);
+    if !is_too_low || !may_be_raised || !Path::new("/etc/security/limits.d").is_dir() {
+        return None;
+    }
+    let user = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
+    let user = accounts::known_name_of(user.unwrap_or_else(|| getuid().as_raw()))?;
+    let change = OpenFiles { user, count: OPEN_FILES_MIN };
+    (!change.is_made()).then_some(Change::RaiseOpenFiles(change))
 }
 
 fn address_space(limit: Limit) -> Check {

@@ -10,6 +10,9 @@ use serde_json::{Value, json};
 use crate::commands::container_edits::{ContainerEdits, EditsError, MOUNT_OPTIONS, Reach};
 use crate::library;
 
+/// What devices of ours are called, before their own name.
+pub(in crate::commands) const KIND: &str = "sidestep.dev/smc";
+
 /// The specification, by the machine's configuration.
 ///
 /// # Errors
@@ -19,7 +22,7 @@ pub(super) fn specification() -> Result<Value, EditsError> {
     let edits = ContainerEdits::with_library(library::find()?)?;
     Ok(json!({
         "cdiVersion": "0.3.0",
-        "kind": "sidestep.dev/smc",
+        "kind": KIND,
         "devices": [device(&edits, Reach::All), device(&edits, Reach::Pod)],
     }))
 }

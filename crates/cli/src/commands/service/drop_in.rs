@@ -40,6 +40,14 @@ impl DropIn {
         self.path.is_file()
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn is_library_gone(&self) -> bool {
+        self.library().is_none_or(|path| !path.is_file())
+    }
+
     /// The library that it names.
     pub(super) fn library(&self) -> Option<PathBuf> {
         let text = fs::read_to_string(&self.path).ok()?;

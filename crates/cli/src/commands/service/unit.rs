@@ -162,7 +162,7 @@ fn preload_of(environment: &str) -> Option<String> {
 /// # Errors
 ///
 /// It cannot be started, or what it says.
-pub(super) fn systemctl(arguments: &[&str]) -> Result<String, String> {
+pub(in crate::commands) fn systemctl(arguments: &[&str]) -> Result<String, String> {
     let output =
         Command::new("systemctl").args(arguments).output().map_err(|error| error.to_string())?;
     if output.status.success() {
