@@ -27,6 +27,8 @@ files=$(cd "$here/usr" && find . ! -type d ! -path './lib/systemd/*' | sed 's,^\
 units=$(cd "$here/usr/lib/systemd/system" && ls)
 
 if [ -n "$uninstall" ]; then
+    # A container with a mount of what is gone would not start.
+    "$prefix/bin/sidestep" disable --container-runtime > /dev/null || true
     for file in $files; do rm -f "$prefix/$file"; done
     rmdir "$prefix/lib/sidestep" "$prefix/share/doc/sidestep" \
         "$prefix/share/sidestep/prometheus" "$prefix/share/sidestep/grafana" "$prefix/share/sidestep" 2>/dev/null || true

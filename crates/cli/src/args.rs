@@ -7,6 +7,7 @@ mod generate;
 mod host_report;
 mod interval;
 mod log;
+mod mistakes;
 mod nri;
 mod service;
 mod subject;
@@ -64,7 +65,8 @@ pub(crate) struct Args {
 /// The command line of this process, or the end of the process, with the reason. The name
 /// `sidestepd` stands for `sidestep agent`, so that service managers have a program of its own.
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Args {
-    Args::parse_from(with_command(words))
+    let words: Vec<OsString> = with_command(words).collect();
+    Args::try_parse_from(&words).unwrap_or_else(|error| mistakes::explained(error, &words).exit())
 }
 
 fn with_command(words: impl IntoIterator<Item = OsString>) -> impl Iterator<Item = OsString> {
@@ -74,6 +76,11 @@ fn with_command(words: impl IntoIterator<Item = OsString>) -> impl Iterator<Item
         name.as_ref().is_some_and(|name| Path::new(name).file_name() == Some("sidestepd".as_ref()));
     let command = is_agent.then(|| "agent".into());
     name.into_iter().chain(command).chain(words)
+}
+
+/// The number of a process; a beginner writes its name.
+fn parse_pid(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("use the number of a process, such as $(pidof {text})"))
 }
 
 /// The commands of `sidestep`.
@@ -221,7 +228,7 @@ pub(crate) struct SsArgs {
     pub(crate) all: bool,
 
     /// List only the connections of this process, or its program
-    #[arg(long, value_name = "PID")]
+    #[arg(long, value_name = "PID", value_parser = parse_pid)]
     pub(crate) pid: Option<u32>,
 }
 
@@ -238,7 +245,7 @@ pub(crate) struct AssessArgs {
     pub(crate) interval: Option<Duration>,
 
     /// Only this process, of those that run in count-only mode already
-    #[arg(long, value_name = "PID", conflicts_with = "command")]
+    #[arg(long, value_name = "PID", value_parser = parse_pid, conflicts_with = "command")]
     pub(crate) pid: Option<u32>,
 
     /// Print one JSON object instead of a table
@@ -260,6 +267,7 @@ pub(crate) struct AssessArgs {
 #[command(after_help = STATS_EXAMPLES)]
 pub(crate) struct StatsArgs {
     /// Only this process, or its program
+    #[arg(value_parser = parse_pid)]
     pub(crate) pid: Option<u32>,
 
     /// Print what comes in so many seconds, again and again, until ctrl-C

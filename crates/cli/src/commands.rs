@@ -2,6 +2,7 @@
 
 mod activity;
 mod agent;
+mod agent_line;
 mod assess;
 mod bench;
 mod beyond;

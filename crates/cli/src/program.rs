@@ -10,7 +10,7 @@ use thiserror::Error;
 #[derive(Debug, Error, PartialEq, Eq)]
 pub(crate) enum ProgramError {
     /// The name has no slash, and no directory of PATH has such a file.
-    #[error("{}: not found in PATH ({})", name.display(), path_variable.display())]
+    #[error("{}: not found in PATH ({}){}", name.display(), path_variable.display(), unquoted(name))]
     NotInPath { name: OsString, path_variable: OsString },
     /// The name is a path, and there is nothing.
     #[error("{}: no such file", .0.display())]
@@ -18,6 +18,14 @@ pub(crate) enum ProgramError {
     /// There is something, but not for executing, or not for this user.
     #[error("{}: {reason}", path.display())]
     NotExecutable { path: PathBuf, reason: &'static str },
+}
+
+/// What to say of a name that is a whole command line.
+fn unquoted(name: &OsStr) -> &'static str {
+    match name.as_bytes().contains(&b' ') {
+        true => "; without quotation marks around it, its words are the program and its arguments",
+        false => "",
+    }
 }
 
 /// The file that `name` means: itself if it has a slash, else the first executable one in the

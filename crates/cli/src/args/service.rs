@@ -7,8 +7,16 @@ use std::net::SocketAddr;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ServiceArgs {
     /// Services of systemd; without a suffix, `.service` is meant
-    #[arg(required = true, value_name = "UNIT")]
+    #[arg(required_unless_present_any = ["all_of_user", "container_runtime"], value_name = "UNIT")]
     pub(crate) units: Vec<String>,
+
+    /// All services of a user: those of the system, and the user's own (`systemctl --user`)
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["units", "container_runtime"])]
+    pub(crate) all_of_user: Option<String>,
+
+    /// All containers that podman creates from then on, without an option of theirs
+    #[arg(long, conflicts_with_all = ["units", "restart"])]
+    pub(crate) container_runtime: bool,
 
     /// Restart those that run, so that it holds at once: their connections end. `enable` then tries whether a
     /// connection moves
@@ -36,9 +44,11 @@ Examples:
   sidestep enable redis-server nginx
   sidestep enable --restart postgresql@15-main.service
   sidestep disable --restart redis-server
+  sidestep enable --all-of-user deploy
+  sidestep enable --container-runtime
   sidestep status
 
 Users of enabled services become pairs of `[share]` in /etc/sidestep/sidestep.toml where an agent
 runs; without one they are listed in policy.share_with_users.
 
-Exit status: 0 if it was done for all units and no connection that was tried stayed on TCP, else 1.";
+Exit status: 0 if it was done for all and no connection that was tried stayed on TCP, else 1.";

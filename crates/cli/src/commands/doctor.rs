@@ -19,7 +19,6 @@ use serde::Serialize;
 
 use crate::args::DoctorArgs;
 use crate::output;
-pub(super) use agent::call as call_agent;
 use check::{Check, Status};
 
 /// Prints the result of every check; 1 if one of them failed, otherwise 0. With `--fix` it is 1 if something is left.

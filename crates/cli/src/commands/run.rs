@@ -93,7 +93,8 @@ impl Launch {
         let obstacle = examination.as_ref().and_then(|found| found.obstacle.as_ref());
         if let Some(obstacle) = obstacle {
             let program = described(name, examination.as_ref());
-            let warning = format_args!("warning: {program} stays on TCP: {obstacle}");
+            let advice = obstacle.advice();
+            let warning = format_args!("warning: {program} stays on TCP: {obstacle}; {advice}");
             output::complain("run", warning);
         }
         let preload = obstacle.is_none_or(Obstacle::tolerates_preload);

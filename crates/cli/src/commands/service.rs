@@ -13,8 +13,10 @@
 //! A drop-in is all that is left in the system. A service whose drop-in names a library that is gone starts as
 //! ever: the loader says so and goes on.
 
+mod containers;
 mod drop_in;
 mod hardening;
+mod of_user;
 mod sharing;
 mod trial;
 mod unit;
@@ -28,12 +30,13 @@ use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use serde::Serialize;
 
-use super::{doctor, run};
+use super::{agent_line, run};
 use crate::args::{ServiceArgs, ServiceStatusArgs};
 use crate::library;
 use crate::output;
 use crate::preloadable::{self, Caller};
-use drop_in::DropIn;
+use drop_in::{DropIn, NOT_ENABLED};
+use of_user::Account;
 use sharing::{Key, Sharing};
 pub(super) use trial::execute as call;
 use trial::{Shown, Trial};
@@ -44,55 +47,155 @@ pub(super) use unit::systemctl;
 const BEGINNING: Duration = Duration::from_secs(10);
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Enables the units; 1 if one could not be.
+/// Enables what the arguments name; 1 if one of it could not be.
 pub(crate) fn enable(args: &ServiceArgs) -> i32 {
-    carry_out("enable", args, enable_one)
+    const ENABLE: Verb = Verb {
+        name: "enable",
+        unit: enable_one,
+        units_of: Account::units,
+        has_own: Account::has_manager,
+        own: Account::enable_own,
+        containers: containers::enable,
+    };
+    carry_out(&ENABLE, args)
 }
 
-/// Takes the drop-ins away; 1 if one could not be.
+/// Takes away what `enable` has written; 1 if one of it could not be.
 pub(crate) fn disable(args: &ServiceArgs) -> i32 {
-    carry_out("disable", args, disable_one)
+    const DISABLE: Verb = Verb {
+        name: "disable",
+        unit: disable_one,
+        units_of: enabled_units_of,
+        has_own: |account| account.drop_in().exists(),
+        own: Account::disable_own,
+        containers: containers::disable,
+    };
+    carry_out(&DISABLE, args)
 }
 
-/// Does it for each unit, has systemd read the drop-ins, and restarts if that was asked for.
-fn carry_out(
-    command: &str,
-    args: &ServiceArgs,
-    one: fn(&Unit) -> Result<Vec<String>, String>,
-) -> i32 {
-    let mut done = Vec::new();
-    for name in &args.units {
+/// One of the two commands: what it does to each kind of thing, and returns what else there is to know.
+struct Verb {
+    name: &'static str,
+    unit: fn(&Unit) -> Result<Vec<String>, String>,
+    /// The services of the system that are meant by a user.
+    units_of: fn(&Account) -> Result<Vec<String>, String>,
+    /// Whether a user's own services are meant as well.
+    has_own: fn(&Account) -> bool,
+    own: fn(&Account) -> Result<(), String>,
+    containers: fn() -> Result<Vec<String>, String>,
+}
+
+fn carry_out(verb: &Verb, args: &ServiceArgs) -> i32 {
+    let outcome = match &args.all_of_user {
+        Some(name) => for_user(verb, name, args.restart),
+        None if args.container_runtime => for_containers(verb),
+        None => Ok(for_units(verb, &args.units, args.restart)),
+    };
+    let is_whole = outcome.unwrap_or_else(|error| {
+        output::complain(verb.name, error);
+        false
+    });
+    i32::from(!is_whole)
+}
+
+fn for_containers(verb: &Verb) -> Result<bool, String> {
+    let remarks = (verb.containers)()?;
+    say_done(verb, "containers of podman", &remarks);
+    Ok(true)
+}
+
+/// Root does it for the services of the system and, as that user, for the user's own. The user does it for the latter only.
+fn for_user(verb: &Verb, name: &str, restart: bool) -> Result<bool, String> {
+    let account = Account::find(name)?;
+    if account.is_asking() {
+        return for_own(verb, &account);
+    }
+    let (units, has_own) = ((verb.units_of)(&account)?, (verb.has_own)(&account));
+    if units.is_empty() && !has_own {
+        if verb.name == "disable" {
+            say_done(verb, &format!("services of {name}"), &[NOT_ENABLED.to_owned()]);
+            return Ok(true);
+        }
+        return Err(format!(
+            "{name} has no services: `systemctl list-units --type=service` lists those of the system, and `loginctl \
+             enable-linger {name}` lets {name} have services of its own"
+        ));
+    }
+    let of_system = units.is_empty() || for_units(verb, &units, restart);
+    let own = !has_own || account.become_and(verb.name)?;
+    Ok(of_system && own)
+}
+
+fn for_own(verb: &Verb, account: &Account) -> Result<bool, String> {
+    let drop_in = account.drop_in();
+    if verb.name == "disable" && !drop_in.exists() {
+        say_done(verb, &own_name(account), &[NOT_ENABLED.to_owned()]);
+        return Ok(true);
+    }
+    (verb.own)(account)?;
+    let remarks = [
+        format!("by {}", drop_in.path().display()),
+        "those that run do so as before until: systemctl --user restart UNIT".to_owned(),
+    ];
+    say_done(verb, &own_name(account), &remarks);
+    Ok(true)
+}
+
+fn own_name(account: &Account) -> String {
+    format!("own services of {}", account.name)
+}
+
+fn say_done(verb: &Verb, what: &str, remarks: &[String]) {
+    say(&format!("{what}: {}d\n", verb.name));
+    remarks.iter().for_each(|remark| say(&format!("  {remark}\n")));
+}
+
+/// Does it for each unit, has systemd read the drop-ins, and restarts if that was asked for. False: one is left.
+fn for_units(verb: &Verb, names: &[String], restart: bool) -> bool {
+    let command = verb.name;
+    let (mut done, mut orphans) = (Vec::new(), 0);
+    for name in names {
         let outcome = Unit::load(name).map_err(|error| error.to_string()).and_then(|unit| {
-            one(&unit).map(|remarks| (unit, remarks)).map_err(|error| format!("{name}: {error}"))
+            (verb.unit)(&unit)
+                .map(|remarks| (unit, remarks))
+                .map_err(|error| format!("{name}: {error}"))
         });
         match outcome {
             Ok((unit, remarks)) => {
-                say(&format!("{}: {command}d\n", unit.name));
-                remarks.iter().for_each(|remark| say(&format!("  {remark}\n")));
+                say_done(verb, &unit.name, &remarks);
                 done.push(unit);
+            }
+            Err(_) if command == "disable" && is_orphan_removed(name) => {
+                say_done(verb, name, &["systemd does not know it any more".to_owned()]);
+                orphans += 1;
             }
             Err(error) => output::complain(command, error),
         }
     }
-    let mut is_whole = done.len() == args.units.len();
+    let mut is_whole = done.len() + orphans == names.len();
     if !done.is_empty()
         && let Err(error) = systemctl(&["daemon-reload"])
     {
         output::complain(command, error);
-        return 1;
+        return false;
     }
     for unit in done.iter().filter(|unit| unit.is_running()) {
-        is_whole &=
-            !args.restart || (restart(command, unit) && (command != "enable" || tried(unit)));
-        if !args.restart {
+        is_whole &= !restart || (restarted(command, unit) && (command != "enable" || tried(unit)));
+        if !restart {
             say(&format!("{}: runs as before until: systemctl restart {}\n", unit.name, unit.name));
         }
     }
-    i32::from(!is_whole)
+    is_whole
+}
+
+/// Removes the drop-in of a unit that has been uninstalled since it was enabled.
+fn is_orphan_removed(name: &str) -> bool {
+    let drop_in = unit::with_suffix(name).map(|name| DropIn::of(&name));
+    drop_in.is_ok_and(|it| it.exists() && it.remove().is_ok())
 }
 
 /// Whether the unit runs again, and as its drop-in says.
-fn restart(command: &str, unit: &Unit) -> bool {
+fn restarted(command: &str, unit: &Unit) -> bool {
     if let Err(error) = systemctl(&["restart", &unit.name]) {
         output::complain(command, format_args!("{}: {error}; see: journalctl -u {0}", unit.name));
         return false;
@@ -266,13 +369,19 @@ fn users_of_enabled() -> BTreeSet<String> {
 
 /// Whether an agent answers where programs of this machine look for it.
 fn has_agent() -> bool {
-    run::agent_of_machine().is_ok_and(|socket| doctor::call_agent(&socket).is_ok())
+    run::agent_of_machine().is_ok_and(|socket| agent_line::call(&socket).is_ok())
+}
+
+/// The services of a user that are enabled.
+fn enabled_units_of(account: &Account) -> Result<Vec<String>, String> {
+    let enabled = DropIn::all().into_iter().filter_map(|it| Unit::load(&it.unit).ok());
+    Ok(enabled.filter(|unit| account.is_called(&unit.user)).map(|unit| unit.name).collect())
 }
 
 fn disable_one(unit: &Unit) -> Result<Vec<String>, String> {
     let drop_in = DropIn::of(&unit.name);
     if !drop_in.exists() {
-        return Ok(vec!["it was not enabled".to_owned()]);
+        return Ok(vec![NOT_ENABLED.to_owned()]);
     }
     drop_in.remove()?;
     let places = Sharing::of_machine().that_name(&unit.user);
@@ -294,7 +403,9 @@ struct Line {
 
 /// Shows the services that are enabled.
 pub(crate) fn status(args: &ServiceStatusArgs) -> i32 {
-    let lines: Vec<Line> = DropIn::all().iter().map(line_of).collect();
+    let own = Account::with_managers().into_iter().filter_map(|account| own_line(&account));
+    let units: Vec<Line> = DropIn::all().iter().map(line_of).collect();
+    let lines: Vec<Line> = units.into_iter().chain(own).chain(containers_line()).collect();
     let text = if args.json {
         serde_json::to_string_pretty(&lines).unwrap_or_default() + "\n"
     } else {
@@ -341,6 +452,32 @@ fn line_of(drop_in: &DropIn) -> Line {
             remark: Some(error.to_string()),
         },
     }
+}
+
+/// The user's own services, as one line.
+fn own_line(account: &Account) -> Option<Line> {
+    let drop_in = account.drop_in();
+    let remark = drop_in.is_library_gone().then(|| {
+        let user = &account.name;
+        format!("the library is gone: start on TCP; enable them again: sidestep enable --all-of-user {user}")
+    });
+    drop_in.exists().then(|| Line {
+        unit: own_name(account),
+        state: "enabled".to_owned(),
+        program: String::new(),
+        user: account.name.clone(),
+        remark,
+    })
+}
+
+fn containers_line() -> Option<Line> {
+    containers::is_enabled().then(|| Line {
+        unit: "containers of podman".to_owned(),
+        state: "enabled".to_owned(),
+        program: String::new(),
+        user: String::new(),
+        remark: containers::remark(),
+    })
 }
 
 fn table(lines: &[Line]) -> String {

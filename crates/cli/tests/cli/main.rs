@@ -13,6 +13,7 @@ mod decode;
 mod demote;
 mod doctor;
 mod doctor_fix;
+mod enable;
 mod filters;
 #[path = "../../../modeler/tests/report/fixture.rs"]
 #[expect(dead_code, reason = "other tests use the rest")]

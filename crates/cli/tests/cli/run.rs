@@ -159,7 +159,7 @@ fn a_static_program_runs_with_a_warning() {
         errors,
         format!(
             "sidestep run: warning: {} stays on TCP: it is statically linked, \
-             so nothing can be preloaded\n",
+             so nothing can be preloaded; use a dynamically linked build of the program\n",
             program.display()
         )
     );

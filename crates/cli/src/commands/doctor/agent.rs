@@ -3,15 +3,14 @@
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketType};
 use sidestep_socket::process::options::AGENT_SOCKET;
 use sidestep_wire::tcp_option::{Identity, question};
 
 use super::change::{AGENT_UNIT, Change};
 use super::check::Check;
-use crate::commands::service;
+use crate::commands::{agent_line, service};
 use crate::config::Configuration;
 
 /// Two things are needed: an agent that tells which connection is which, and a socket at which to ask
@@ -20,7 +19,7 @@ pub(super) fn check() -> Check {
     const NAME: &str = "agent";
     let socket = socket();
     let at = socket.display();
-    match (is_identity_told(), call(&socket)) {
+    match (is_identity_told(), agent_line::call(&socket)) {
         (true, Ok(())) => {
             let who = "programs of different users and network namespaces";
             Check::ok(NAME, format!("{who} meet at {at}"))
@@ -104,12 +103,6 @@ pub(super) fn socket() -> PathBuf {
     let configuration = Configuration::load(None, |name| std::env::var_os(name));
     let settings = configuration.ok().map(|configuration| configuration.settings);
     settings.and_then(|it| it.agent_socket).unwrap_or_else(|| AGENT_SOCKET.into())
-}
-
-/// Whether it answers at its socket.
-pub(in crate::commands) fn call(socket: &Path) -> io::Result<()> {
-    let line = net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)?;
-    Ok(net::connect(line, &SocketAddrUnix::new(socket)?)?)
 }
 
 /// Asks as the library does.

@@ -1,11 +1,13 @@
 //! The file by which a service is enabled: `/etc/systemd/system/UNIT.d/50-sidestep.conf`.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use crate::library::{self, PRELOAD_VARIABLE};
 
+/// Of what is disabled all the same.
+pub(super) const NOT_ENABLED: &str = "it was not enabled";
 const DIRECTORY: &str = "/etc/systemd/system";
 const FILE: &str = "50-sidestep.conf";
 const HEAD: &str = "# Written by `sidestep enable`; `sidestep disable` takes it away.\n[Service]\n";
@@ -24,6 +26,12 @@ impl DropIn {
             unit: unit.to_owned(),
             path: Path::new(DIRECTORY).join(format!("{unit}.d")).join(FILE),
         }
+    }
+
+    /// That for all services of a user's own manager.
+    pub(super) fn of_own_services(home: &Path) -> Self {
+        let directory = home.join(".config/systemd/user/service.d");
+        Self { unit: "service".to_owned(), path: directory.join(FILE) }
     }
 
     /// Those that are there, by name.
@@ -75,9 +83,7 @@ impl DropIn {
         fs::create_dir_all(directory)
             .and_then(|()| fs::write(&new, text))
             .and_then(|()| fs::rename(&new, &self.path))
-            .map_err(|error| {
-                format!("cannot write {}: {error}{}", self.path.display(), advice(error.kind()))
-            })
+            .map_err(|error| explained("write", &self.path, &error))
     }
 
     /// Takes it away, and its directory if nothing else is in that.
@@ -86,9 +92,7 @@ impl DropIn {
     ///
     /// The reason, and what to do about it.
     pub(super) fn remove(&self) -> Result<(), String> {
-        fs::remove_file(&self.path).map_err(|error| {
-            format!("cannot remove {}: {error}{}", self.path.display(), advice(error.kind()))
-        })?;
+        fs::remove_file(&self.path).map_err(|error| explained("remove", &self.path, &error))?;
         if let Some(directory) = self.path.parent() {
             // Other drop-ins stay.
             let _ = fs::remove_dir(directory);
@@ -97,14 +101,16 @@ impl DropIn {
     }
 }
 
-fn advice(kind: ErrorKind) -> &'static str {
-    match kind {
+/// Why a file cannot be written or removed, and what to do about it.
+pub(super) fn explained(what: &str, path: &Path, error: &io::Error) -> String {
+    let advice = match error.kind() {
         ErrorKind::PermissionDenied => "; run it as root",
         ErrorKind::ReadOnlyFilesystem => {
             "; /etc is read-only here: add the drop-in where the system is made"
         }
         _ => "",
-    }
+    };
+    format!("cannot {what} {}: {error}{advice}", path.display())
 }
 
 fn text_of<'a>(variables: impl Iterator<Item = &'a (String, String)>) -> String {

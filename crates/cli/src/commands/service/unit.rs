@@ -18,7 +18,7 @@ const PROPERTIES: &str = "Id,LoadState,ActiveState,MainPID,User,DynamicUser,Envi
 /// Why a unit cannot be enabled or shown.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub(super) enum UnitError {
-    #[error("systemctl cannot be asked: {0}")]
+    #[error("systemctl cannot be asked: {0}; without systemd, start the program by `sidestep run`")]
     NoSystemd(String),
     #[error("{0}: only services run programs; name the service that it starts")]
     NoService(String),
@@ -118,7 +118,7 @@ impl Unit {
     }
 }
 
-fn with_suffix(name: &str) -> Result<String, UnitError> {
+pub(super) fn with_suffix(name: &str) -> Result<String, UnitError> {
     const OTHER_KINDS: [&str; 10] = [
         "socket",
         "timer",
