@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn other_mistakes_are_told_as_ever() {
-        assert!(said("sidestep statu").contains("a similar subcommand exists: 'status'"));
+        assert!(said("sidestep docto").contains("exist: 'demote', 'doctor'"));
         assert!(!said("sidestep ss --port").contains("PROGRAM"));
     }
 }
