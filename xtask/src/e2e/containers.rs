@@ -26,7 +26,9 @@ pub(crate) fn pod(stage: &Stage<'_>) -> Result<String> {
         fs::copy(&program, directory.join(format!("outsider-{variant}")))?;
     }
     let mut script = Command::new("unshare");
-    script.args(["--mount", "timeout", "300", "sh"]).arg(stage.house.script("containers.sh"));
+    script
+        .args(["--mount", "--net", "timeout", "300", "sh"])
+        .arg(stage.house.script("containers.sh"));
     script.arg(sidestep).arg(&directory);
     script.args([launch::free_port()?.to_string(), stage.house.seed.to_string()]);
     let output = script.output()?;
