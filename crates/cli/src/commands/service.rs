@@ -454,19 +454,14 @@ fn line_of(drop_in: &DropIn) -> Line {
     }
 }
 
-/// The user's own services, as one line.
+/// The user's own services, as one line. What the drop-in says is not read: it is the user's, and could be a file that never ends.
 fn own_line(account: &Account) -> Option<Line> {
-    let drop_in = account.drop_in();
-    let remark = drop_in.is_library_gone().then(|| {
-        let user = &account.name;
-        format!("the library is gone: start on TCP; enable them again: sidestep enable --all-of-user {user}")
-    });
-    drop_in.exists().then(|| Line {
+    account.drop_in().exists().then(|| Line {
         unit: own_name(account),
         state: "enabled".to_owned(),
         program: String::new(),
         user: account.name.clone(),
-        remark,
+        remark: None,
     })
 }
 
