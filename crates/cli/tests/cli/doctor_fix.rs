@@ -2,10 +2,9 @@
 //! told.
 
 use std::os::unix::net::UnixListener;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
 
-use crate::support::{Place, outcome};
+use crate::support::{Place, outcome, own_host};
 
 const SYSTEMCTL: &str = r#"#!/bin/sh
 echo "$*" >> "$HOME/told"
@@ -23,19 +22,11 @@ const LIMITS: &str = "etc/security/limits.d/50-sidestep.conf";
 const UNFINISHED: &str = "etc/sidestep/sidestep.toml.applied.4194305";
 
 /// A host on which everything is wrong that `--fix` knows. `None`, with a printed line, if there can be none here.
-fn host() -> Option<(Place, std::path::PathBuf)> {
-    let may = Command::new("unshare").args(["--mount", "true"]).status();
-    if !rustix::process::geteuid().is_root() || !may.is_ok_and(|status| status.success()) {
-        println!("skipped: a mount namespace needs root");
-        return None;
-    }
-    let place = Place::new();
-    let library = place.library()?;
-    place.script("bin/systemctl", SYSTEMCTL);
-    for name in ["passwd", "group", "ld.so.cache"] {
-        let content = std::fs::read(Path::new("/etc").join(name)).ok()?;
-        std::fs::create_dir_all(place.path().join("etc")).unwrap();
-        std::fs::write(place.path().join("etc").join(name), content).unwrap();
+fn host() -> Option<(Place, PathBuf)> {
+    let (place, library) = own_host(SYSTEMCTL)?;
+    for name in ["passwd", "group"] {
+        let content = std::fs::read_to_string(Path::new("/etc").join(name)).ok()?;
+        place.file(&format!("etc/{name}"), &content);
     }
     place.file(DROP_IN, "[Service]\nEnvironment=\"LD_PRELOAD=/gone/libsidestep.so\"\n");
     let mounts = r#""mounts": [{ "hostPath": "/gone", "containerPath": "/usr/lib/sidestep" }]"#;
@@ -53,17 +44,8 @@ fn host() -> Option<(Place, std::path::PathBuf)> {
 
 /// What `sidestep doctor` with these words says on that host: its status, output and errors.
 fn doctor(place: &Place, library: &Path, words: &[&str]) -> (i32, String, String) {
-    const ENTER: &str = "mount --bind \"$HOME/etc\" /etc && mount --bind \"$HOME/run\" /run && ulimit -Sn 512 && exec \"$@\"";
-    let sidestep = place.sidestep(Some(library));
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", "-c", ENTER, "sh"]);
-    command.arg(sidestep.get_program()).arg("doctor").args(words);
-    command.env_clear().current_dir(place.path());
-    command.envs(sidestep.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let path = std::env::var("PATH").unwrap_or_default();
-    command.env("PATH", format!("{}/bin:{path}", place.path().display()));
-    let (status, output, errors) = outcome(&mut command);
-    (status.unwrap(), output, errors)
+    let words = [&["doctor"], words].concat();
+    place.on_own_host(library, "mount --bind \"$HOME/run\" /run && ulimit -Sn 512 &&", &words)
 }
 
 fn lines<'a>(text: &'a str, prefix: &str) -> Vec<&'a str> {

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Place, outcome};
+use crate::support::{Place, outcome, own_host};
 
 const FILE: &str = "etc/containers/containers.conf.d/50-sidestep.conf";
 const OWN: &str = ".config/systemd/user/service.d/50-sidestep.conf";
@@ -21,34 +21,14 @@ show*)
 esac
 "#;
 
-/// `None`, with a printed line, if there can be no namespace here.
 fn host() -> Option<(Place, PathBuf)> {
-    let may = Command::new("unshare").args(["--mount", "true"]).status();
-    if !rustix::process::geteuid().is_root() || !may.is_ok_and(|status| status.success()) {
-        println!("skipped: a mount namespace needs root");
-        return None;
-    }
-    let place = Place::new();
-    let library = place.library()?;
-    place.script("bin/systemctl", SYSTEMCTL);
+    let (place, library) = own_host(SYSTEMCTL)?;
     place.file("etc/passwd", "root:x:0:0::/root:/bin/sh\ndaemon:x:1:1::/usr/sbin:/bin/sh\n");
-    place.file("etc/ld.so.cache", "");
-    std::fs::copy("/etc/ld.so.cache", place.path().join("etc/ld.so.cache")).ok()?;
     Some((place, library))
 }
 
 fn sidestep(place: &Place, library: &Path, words: &[&str]) -> (i32, String, String) {
-    const ENTER: &str = "mount --bind \"$HOME/etc\" /etc && exec \"$@\"";
-    let sidestep = place.sidestep(Some(library));
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", "-c", ENTER, "sh"]);
-    command.arg(sidestep.get_program()).args(words);
-    command.env_clear().current_dir(place.path());
-    command.envs(sidestep.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let path = std::env::var("PATH").unwrap_or_default();
-    command.env("PATH", format!("{}/bin:{path}", place.path().display()));
-    let (status, output, errors) = outcome(&mut command);
-    (status.unwrap(), output, errors)
+    place.on_own_host(library, "", words)
 }
 
 #[test]

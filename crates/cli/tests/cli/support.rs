@@ -34,6 +34,27 @@ impl Place {
         path
     }
 
+    /// What `sidestep` with these words says where `etc` of this place is `/etc`, behind these words of a shell: its status, output and
+    /// errors.
+    pub(crate) fn on_own_host(
+        &self,
+        library: &Path,
+        prepare: &str,
+        words: &[&str],
+    ) -> (i32, String, String) {
+        let sidestep = self.sidestep(Some(library));
+        let enter = format!("mount --bind \"$HOME/etc\" /etc && {prepare} exec \"$@\"");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", &enter, "sh"]);
+        command.arg(sidestep.get_program()).args(words);
+        command.env_clear().current_dir(self.path());
+        command.envs(sidestep.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}/bin:{path}", self.path().display()));
+        let (status, output, errors) = outcome(&mut command);
+        (status.unwrap(), output, errors)
+    }
+
     /// Compiles a C program. None, with a printed line, if that cannot be done here: no
     /// compiler, or no static C library.
     pub(crate) fn compile(&self, name: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
@@ -63,6 +84,22 @@ impl Place {
         }
         command
     }
+}
+
+/// A place that [`Place::on_own_host`] shows as a host of its own, with this `systemctl`, and the library. `None`, with a printed line,
+/// if there can be none here.
+pub(crate) fn own_host(systemctl: &str) -> Option<(Place, PathBuf)> {
+    let may = Command::new("unshare").args(["--mount", "true"]).status();
+    if !rustix::process::geteuid().is_root() || !may.is_ok_and(|status| status.success()) {
+        println!("skipped: a mount namespace needs root");
+        return None;
+    }
+    let place = Place::new();
+    let library = place.library()?;
+    place.script("bin/systemctl", systemctl);
+    place.file("etc/ld.so.cache", "");
+    std::fs::copy("/etc/ld.so.cache", place.path().join("etc/ld.so.cache")).ok()?;
+    Some((place, library))
 }
 
 /// The exit status, standard output and standard error of a command.
