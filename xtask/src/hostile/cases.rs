@@ -710,18 +710,40 @@ const VISITORS: f64 = 600.0;
 /// Memory a victim may have more of after them: not a hundred bytes for each.
 const LEAK_KB: u64 = 1024;
 
+/// On a busy machine connections that have ended wait for their processes, and tables are as long as the most that there ever
+/// were of them. A leak grows in each round, and this does not.
+const ROUNDS_MAX: u32 = 4;
+const TABLES_KB: u64 = 16 << 10;
+
 fn leaks(stage: &Stage<'_>) -> Result<String> {
     let mut victim = stage.serve()?;
-    let before = stage.vitals_at_rest(&mut victim)?;
+    let mut before = stage.vitals_at_rest(&mut victim)?;
     let times = stage.house.seconds;
     let (cycles, visitors) = ((CYCLES * times) as u32, (VISITORS * times) as u32);
-    let words = ["cycles", "-c", &cycles.to_string()];
-    launch::run(stage.client(&victim, &words), HANG + stage.seconds(CYCLES / 100.0))?;
-    for _ in 0..visitors {
-        launch::run(stage.client(&victim, &["cycles", "-c", "2"]), HANG)?;
+    let mut grown = Vec::new();
+    for _ in 0..ROUNDS_MAX {
+        come_and_go(stage, &victim, cycles, visitors)?;
+        let after = stage.await_rest(&mut victim, &before, TABLES_KB)?;
+        match after.must_not_exceed(&before, LEAK_KB) {
+            Ok(()) => {
+                return Ok(format!(
+                    "{cycles} connections, {visitors} processes: {before}, then {after}"
+                ));
+            }
+            Err(error) => grown.push(error.to_string()),
+        }
+        before = after;
     }
-    let after = stage.await_rest(&mut victim, &before, LEAK_KB)?;
-    Ok(format!("{cycles} connections, {visitors} processes: {before}, then {after}"))
+    bail!("the victim, in each round: {}", grown.join(", then "))
+}
+
+fn come_and_go(stage: &Stage<'_>, victim: &Victim, cycles: u32, visitors: u32) -> Result<()> {
+    let words = ["cycles", "-c", &cycles.to_string()];
+    launch::run(stage.client(victim, &words), HANG + stage.seconds(CYCLES / 100.0))?;
+    for _ in 0..visitors {
+        launch::run(stage.client(victim, &["cycles", "-c", "2"]), HANG)?;
+    }
+    Ok(())
 }
 
 /// So many times as long as an attack lasts, as a word for a program.
