@@ -334,7 +334,6 @@ fn talk_by_tcp(
 /// What the guest loses, Linux has to send again, because Sidestep asks for it.
 fn loss_at_guest(scene: &mut Scene) -> Result<String> {
     let lossy = Impairment { loss_permille: 10, duplicate_permille: 5, ..Impairment::default() };
-    scene.equip_host()?;
     scene.guests[0].impair(Some(lossy))?;
     let talked = lossy_streams(scene, "rcvd_seq_err", Network::default());
     scene.guests[0].impair(None)?;
@@ -344,7 +343,6 @@ fn loss_at_guest(scene: &mut Scene) -> Result<String> {
 /// What the host loses, Sidestep has to send again, because Linux asks for it.
 fn loss_at_host(scene: &mut Scene) -> Result<String> {
     let lossy = Network { faults: Some("loss=1% duplication=0.5% seed=7"), ..Network::default() };
-    scene.equip_host()?;
     let talked = lossy_streams(scene, "out_of_seq_request", lossy);
     let said = scene.equip_host()?.warnings().join("; ");
     scene.forget_link_groups()?;
