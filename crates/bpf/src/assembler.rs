@@ -81,6 +81,8 @@ pub(crate) enum Helper {
     Redirect = 23,
     /// Copies `R4` bytes from offset `R2` of packet `R1` to `R3`; `R0` is negative if it is shorter.
     SkbLoadBytes = 26,
+    /// `R0` = the cookie of the socket of packet `R1`: a number that the kernel gives no other socket; 0: it has none.
+    SocketCookie = 46,
     /// `R0` = the user of the socket of packet `R1`.
     SocketUid = 47,
     /// `R0` = the sum `R5`, less `R2` bytes at `R1`, with `R4` bytes at `R3`: as checksums have it.

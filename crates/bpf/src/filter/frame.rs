@@ -46,12 +46,15 @@ pub(super) struct Way {
 
 /// `struct bpf_sock` and `struct bpf_tcp_sock`.
 pub(super) mod sock {
+    pub(in super::super) const TYPE: i16 = 8;
     pub(in super::super) const PROTOCOL: i16 = 12;
     pub(in super::super) const MARK: i16 = 16;
     pub(in super::super) const STATE: i16 = 72;
+    pub(in super::super) const STREAM: i32 = 1;
     pub(in super::super) const TCP: i32 = 6;
     pub(in super::super) const UDP: i32 = 17;
-    pub(in super::super) const ESTABLISHED: i32 = 1;
+    /// `TCP_ESTABLISHED`, `TCP_FIN_WAIT1`, `TCP_FIN_WAIT2`, `TCP_CLOSE_WAIT`, `TCP_LAST_ACK`, `TCP_CLOSING`.
+    pub(in super::super) const CONNECTED: [i32; 6] = [1, 4, 5, 8, 9, 11];
     pub(in super::super) const SEGMENTS_IN: i16 = 56;
     pub(in super::super) const BYTES_RECEIVED: i16 = 80;
 }

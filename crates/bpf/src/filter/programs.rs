@@ -17,11 +17,13 @@
 //!
 //! # Where a verdict is kept
 //!
-//! What rules look at is the same for all packets of a TCP connection but for the interface. So once
-//! a connection has lived for some segments, its verdict is kept with the socket, beside the index of
-//! the interface. Shorter ones are judged packet by packet: to make room with a socket costs more
-//! than a walk. A set has a map of its own for this, so what is kept under one set says nothing under
-//! another.
+//! What rules look at is the same for all packets of a TCP connection but for the interface. So its verdict is kept
+//! in an array, in the word at the place that the socket's cookie names: [`kept`]. The kernel gives no cookie twice, and a
+//! word has it beside the verdict, so a verdict is never taken for another connection's. Connections that share a place
+//! push each other out, and are judged anew; cookies are given in order, so these are 32 768 connections apart.
+//! A set has an array of its own, so what is kept under one set says nothing under another.
+//!
+//! To make room with a socket instead (`BPF_MAP_TYPE_SK_STORAGE`) costs more than the packets of a short connection do.
 //!
 //! # What is asked
 //!
@@ -44,7 +46,7 @@ use super::log;
 use super::rule_set::RuleSet;
 use super::state::{self, OPEN, STATE, STATE_SLOT};
 use super::{entry, groups, partners, protection};
-use crate::assembler::Register::{R0, R1, R2, R3, R4, R6, R7, R8, R10};
+use crate::assembler::Register::{R0, R1, R2, R3, R6, R7, R8, R10};
 use crate::assembler::{Assembler, Helper};
 use crate::map::{MapDefinition, MapKind};
 use crate::object_file::Program;
@@ -97,19 +99,29 @@ pub(super) const FORWARDED: Way = Way {
     hook: Hook::Interface,
 };
 
-/// Segments that a connection has received when its verdict is kept.
+/// Segments that a connection has received when its verdict is kept, where rules look at users or groups: one that was not
+/// yet accepted has its listener's user, and a group has its number some milliseconds after its directory.
 const KEPT_FROM: i32 = 8;
 
-/// What is kept with a socket: for each way a verdict and the interface's index.
+/// What is kept at a place: for each way a word, which is read and written whole.
+///
+/// | Bits | |
+/// |---|---|
+/// | 0 | what the program returns |
+/// | 1 | there is a verdict |
+/// | 2 to 7 | the pair of roots by which it was found |
+/// | 8 to 23 | the interface's index; connections by those of higher ones are not kept |
+/// | 24 to 63 | the socket's cookie without the bits that name the place: all that a host gives out in years |
 mod kept {
-    pub(super) const LEN: u32 = 16;
-    pub(super) const VERDICT: i16 = 0;
-    pub(super) const INTERFACE: i16 = 4;
     pub(super) const WAY_LEN: i16 = 8;
-    /// Beside 0 or 1, which the program returns: there is a verdict.
     pub(super) const IS_THERE: i32 = 2;
-    /// Above them: by which roots it was found.
-    pub(super) const PAIR_SHIFT: i32 = 8;
+    pub(super) const PAIR_SHIFT: i32 = 2;
+    pub(super) const INTERFACE_SHIFT: i32 = 8;
+    pub(super) const INTERFACE_MAX: i32 = 0xffff;
+    pub(super) const COOKIE_SHIFT: i32 = 24;
+    /// Places of connections are the lower bits of their cookies.
+    pub(super) const PLACE_BITS: i32 = 15;
+    pub(super) const PLACES: i32 = 1 << PLACE_BITS;
 }
 
 /// The maps of the gates.
@@ -149,14 +161,7 @@ pub(super) fn set_maps(set: &RuleSet<'_>) -> [MapDefinition; 4] {
         array(NODES, (PAGE_NODES * 16) as u32, pages),
         set.counters().map(),
         entry::MAP,
-        MapDefinition {
-            name: KEPT,
-            kind: MapKind::SkStorage,
-            key_len: 4,
-            value_len: kept::LEN,
-            entries_max: 0,
-            on_demand: true,
-        },
+        array(KEPT, 2 * kept::WAY_LEN as u32, kept::PLACES as u32),
     ]
 }
 
@@ -200,7 +205,7 @@ pub(super) fn judge_of(set: &RuleSet<'_>, slot: u8, way: Way) -> Program {
     log::count_total(&mut a, way.hook);
     log::tell(&mut a, graph, identity, way.hook);
     if has_socket {
-        keep(&mut a, way);
+        keep(&mut a, graph, way);
         a.label("answer");
     }
     let Answers { pass, drop } = way.hook.answers();
@@ -243,76 +248,104 @@ pub(super) fn pass_on(a: &mut Assembler, judges: &'static str, answers: Answers)
     a.exit();
 }
 
-/// `R0` = the socket of an established TCP connection; of all others it goes to the label.
-fn connection(a: &mut Assembler, otherwise: &'static str) {
+/// `R8` = the cookie of the packet's socket, `R0` = where the verdict of its connection is kept. It goes to the label
+/// `otherwise` where the socket's state is none of a connection that both sides know: a socket that listens has many peers,
+/// and what begins a connection is searched for.
+fn place_of_connection(a: &mut Assembler, otherwise: &'static str, connected: &'static str) {
     a.load_64(R1, R6, skb::SK);
     a.jump_if_equal(R1, 0, otherwise);
-    a.call(Helper::SkFullsock);
+    a.load_32(R1, R1, sock::STATE);
+    for state in sock::CONNECTED {
+        a.jump_if_equal(R1, state, connected);
+    }
+    a.jump(otherwise);
+    a.label(connected);
+    a.mov(R1, R6);
+    a.call(Helper::SocketCookie);
+    a.mov(R8, R0);
+    a.mov(R1, R0);
+    a.and_immediate(R1, kept::PLACES - 1);
+    a.store_32(R10, PLACE, R1);
+    a.load_map(R1, KEPT);
+    a.address(R2, R10, PLACE);
+    a.call(Helper::MapLookup);
     a.jump_if_equal(R0, 0, otherwise);
-    a.load_32(R1, R0, sock::PROTOCOL);
-    a.jump_if_not_equal(R1, sock::TCP, otherwise);
-    a.load_32(R1, R0, sock::STATE);
-    a.jump_if_not_equal(R1, sock::ESTABLISHED, otherwise);
+}
+
+/// `R2` = what a word has of cookie `R8` and the packet's interface. It goes to the label if a word has no room for that.
+fn cookie_and_interface(a: &mut Assembler, otherwise: &'static str) {
+    a.mov(R2, R8);
+    a.shift_right_immediate(R2, kept::PLACE_BITS);
+    a.shift_left_immediate(R2, kept::COOKIE_SHIFT);
+    a.load_32(R1, R6, skb::IFINDEX);
+    a.jump_if_above(R1, kept::INTERFACE_MAX, otherwise);
+    a.shift_left_immediate(R1, kept::INTERFACE_SHIFT);
+    a.or(R2, R1);
 }
 
 fn answer_from_what_is_kept(a: &mut Assembler, way: Way) {
-    let at = kept::WAY_LEN * way.number as i16;
-    connection(a, "judge");
-    a.mov(R2, R0);
-    a.load_map(R1, KEPT);
-    a.mov_immediate(R3, 0);
-    a.mov_immediate(R4, 0);
-    a.call(Helper::SkStorageGet);
-    a.jump_if_equal(R0, 0, "judge");
-    a.load_32(R7, R0, at + kept::VERDICT);
-    a.jump_if_equal(R7, 0, "judge");
-    a.load_32(R2, R0, at + kept::INTERFACE);
-    a.load_32(R3, R6, skb::IFINDEX);
-    a.jump_if_different(R2, R3, "judge");
+    place_of_connection(a, "judge", "known");
+    a.load_64(R7, R0, kept::WAY_LEN * way.number as i16);
+    cookie_and_interface(a, "judge");
+    a.or_immediate(R2, kept::IS_THERE);
+    a.mov(R8, R2);
     // Rules that came later hold for connections that live.
     entry::load(a);
-    a.load_8(R2, R0, 0);
-    a.mov(R1, R7);
-    a.shift_right_immediate(R1, kept::PAIR_SHIFT);
-    a.jump_if_different(R1, R2, "judge");
-    a.mov(R1, R7);
-    a.and_immediate(R1, 1);
-    a.mov(R0, R1);
+    a.load_8(R1, R0, 0);
+    a.shift_left_immediate(R1, kept::PAIR_SHIFT);
+    a.or(R8, R1);
+    a.xor(R8, R7);
+    // All is the same but for the answer.
+    a.jump_if_above(R8, 1, "judge");
+    a.and_immediate(R7, 1);
+    a.mov(R0, R7);
     a.exit();
     a.label("judge");
 }
 
-/// Keeps verdict `R7` with the socket.
-fn keep(a: &mut Assembler, way: Way) {
-    let at = kept::WAY_LEN * way.number as i16;
+/// Keeps verdict `R7` of a connection.
+fn keep(a: &mut Assembler, graph: &Graph, way: Way) {
     // Not of one that is not protected: it may be soon.
     a.mov(R1, R7);
     a.and_immediate(R1, NEEDS_TLS as i32);
     a.jump_if_not_equal(R1, 0, "answer");
     connection(a, "answer");
-    a.mov(R8, R0);
-    a.mov(R1, R0);
-    a.call(Helper::TcpSock);
-    a.jump_if_equal(R0, 0, "answer");
-    a.load_32(R1, R0, sock::SEGMENTS_IN);
-    a.mov_immediate(R2, KEPT_FROM);
-    a.jump_if_beyond(R2, R1, "answer");
-    a.mov(R2, R8);
-    a.load_map(R1, KEPT);
-    a.mov_immediate(R3, 0);
-    a.mov_immediate(R4, 1);
-    a.call(Helper::SkStorageGet);
-    a.jump_if_equal(R0, 0, "answer");
-    a.load_32(R1, R6, skb::IFINDEX);
-    a.store_32(R0, at + kept::INTERFACE, R1);
-    a.mov(R1, R7);
-    a.and_immediate(R1, DENIES as i32);
-    a.mov_immediate(R2, kept::IS_THERE + way.hook.answers().pass);
-    a.sub(R2, R1);
+    if [field::USER, field::GROUP].into_iter().any(|it| graph.looks_at(it)) {
+        look_old(a, "answer");
+    }
+    place_of_connection(a, "answer", "kept");
+    cookie_and_interface(a, "answer");
     a.load_64(R1, R10, entry::PAIR);
     a.shift_left_immediate(R1, kept::PAIR_SHIFT);
     a.or(R2, R1);
-    a.store_32(R0, at + kept::VERDICT, R2);
+    a.or_immediate(R2, kept::IS_THERE + way.hook.answers().pass);
+    a.mov(R1, R7);
+    a.and_immediate(R1, DENIES as i32);
+    a.sub(R2, R1);
+    a.store_64(R0, kept::WAY_LEN * way.number as i16, R2);
+}
+
+/// `R0` = the packet's socket, one of TCP. It goes to the label with others: they send to whom they like, and a raw one
+/// (`SOCK_RAW`) what it likes.
+fn connection(a: &mut Assembler, otherwise: &'static str) {
+    a.load_64(R1, R6, skb::SK);
+    a.jump_if_equal(R1, 0, otherwise);
+    a.call(Helper::SkFullsock);
+    a.jump_if_equal(R0, 0, otherwise);
+    a.load_32(R1, R0, sock::TYPE);
+    a.jump_if_not_equal(R1, sock::STREAM, otherwise);
+    a.load_32(R1, R0, sock::PROTOCOL);
+    a.jump_if_not_equal(R1, sock::TCP, otherwise);
+}
+
+/// Goes to the label if the connection of socket `R0` is younger than [`KEPT_FROM`].
+fn look_old(a: &mut Assembler, otherwise: &'static str) {
+    a.mov(R1, R0);
+    a.call(Helper::TcpSock);
+    a.jump_if_equal(R0, 0, otherwise);
+    a.load_32(R1, R0, sock::SEGMENTS_IN);
+    a.mov_immediate(R2, KEPT_FROM);
+    a.jump_if_beyond(R2, R1, otherwise);
 }
 
 /// Puts the key of the packet on the stack, and the root of its graph into `R7`. What is not IP

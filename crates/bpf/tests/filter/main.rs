@@ -12,6 +12,7 @@ mod tls;
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::FromRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -76,6 +77,44 @@ fn rules_hold_for_a_connection_that_lives() {
         server.set_read_timeout(Some(PATIENCE)).unwrap();
         server.read_exact(&mut [0]).unwrap();
         exchange(&mut client, &mut server);
+    });
+}
+
+/// Nine packets begin a connection or are the first that a socket sees in a direction. What follows is not searched for, its
+/// end neither.
+#[test]
+fn of_a_short_connection_only_the_begin_is_searched_for() {
+    with_cgroup(|place| {
+        let filter = place.attach("default permit", 1);
+        let searched = || filter.hits().unwrap()[0].count;
+        for connections in 1..=3 {
+            let (mut client, mut server, _) = connection();
+            exchange(&mut client, &mut server);
+            drop(client);
+            assert_eq!(server.read(&mut [0]).unwrap(), 0);
+            drop(server);
+            assert_eq!(searched(), 9 * connections);
+        }
+    });
+}
+
+/// A raw socket that is connected has the state of a connection, and sends what its program likes.
+#[test]
+fn no_verdict_of_a_raw_socket_is_kept() {
+    with_cgroup(|place| {
+        let _filter = place.attach("deny tcp any any:60 out", 1);
+        // SAFETY: integers.
+        let raw = unsafe { libc::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_TCP) };
+        assert!(raw >= 0, "{}", io::Error::last_os_error());
+        // SAFETY: a descriptor of this test alone. That it is one of UDP nothing depends on.
+        let socket = unsafe { UdpSocket::from_raw_fd(raw) };
+        socket.connect("127.0.0.1:0").unwrap();
+        let passes = |port: u8| {
+            let mut segment = [0; 20];
+            (segment[3], segment[12]) = (port, 5 << 4);
+            socket.send(&segment).is_ok()
+        };
+        assert_eq!([59, 59, 60, 59].map(passes), [true, true, false, true]);
     });
 }
 
