@@ -2,7 +2,8 @@
 //!
 //! One stage after the other leaves a CPU idle while a test waits for a peer to die or a guest to boot. Each stage is a
 //! process of its own, because a stage knows its own sockets and children by their descent, and each line that it
-//! prints has its name before it. Stages that may install packages share a lane: apt does one thing at a time.
+//! prints has its name before it. Of lanes that may install packages there is one beside `e2e` and `interop`, whose packages
+//! are there before: apt does one thing at a time.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -32,12 +33,21 @@ pub(crate) fn run(lanes: &[Lane]) -> Result<()> {
 
 fn play(lane: Lane) -> Result<()> {
     for stage in lane {
-        let start = Instant::now();
         let command = format!("cargo xtask {}", stage.join(" "));
-        let succeeded = carry_out(stage).with_context(|| command.clone())?;
-        ensure!(succeeded, "`{command}` failed");
-        println!("{}: {} s", stage[0], start.elapsed().as_secs());
+        timed(stage[0], || {
+            let succeeded = carry_out(stage).with_context(|| command.clone())?;
+            ensure!(succeeded, "`{command}` failed");
+            Ok(())
+        })?;
     }
+    Ok(())
+}
+
+/// Carries out a stage, and prints how long it took if it has succeeded.
+pub(crate) fn timed(name: &str, stage: impl FnOnce() -> Result<()>) -> Result<()> {
+    let start = Instant::now();
+    stage()?;
+    println!("{name}: {} s", start.elapsed().as_secs());
     Ok(())
 }
 

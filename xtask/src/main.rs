@@ -202,11 +202,21 @@ const LIBRARY: &str = "sidestep-preload";
 const FUZZ: &str = "fuzz/Cargo.toml";
 
 fn check() -> Result<()> {
+    form()?;
+    lints()
+}
+
+/// What is seen without a compiler.
+fn form() -> Result<()> {
     tidy::run()?;
     cargo_if_installed(&["fmt", "--all", "--check"])?;
+    cargo_if_installed(&["fmt", "--manifest-path", FUZZ, "--check"])
+}
+
+/// Lints and documentation, warnings as errors.
+fn lints() -> Result<()> {
     cargo_if_installed(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
     // The fuzz targets are a workspace of their own; their build comes late and takes long.
-    cargo_if_installed(&["fmt", "--manifest-path", FUZZ, "--check"])?;
     cargo_if_installed(&[
         "clippy",
         "--manifest-path",
@@ -231,7 +241,7 @@ fn document(packages: &[&str]) -> Result<()> {
         .env("RUSTDOCFLAGS", "-D warnings"))
 }
 
-/// What runs side by side once all is built. A long stage stands first in its lane, so that both end at about the same time.
+/// What runs side by side once all is built. A long stage stands first in its lane, so that all end at about the same time.
 const LANES: &[lanes::Lane] = &[
     &[&["e2e"], &["interop", "--short"]],
     &[
@@ -250,30 +260,33 @@ const LANES: &[lanes::Lane] = &[
             "threads",
         ],
         &["operations", "--always"],
-        &["hostile"],
         &["compat", "--short"],
         &["suites", "--short"],
         &["walk"],
         &["costs"],
+    ],
+    &[
+        &["hostile"],
         // A tenth of the connections, which live a tenth as long.
         &["soak", "--minutes", "1.5", "--connections", "400", "--pause", "200"],
     ],
 ];
 
 fn test() -> Result<()> {
-    check()?;
+    form()?;
     thread::scope(|scope| {
-        let prepared = scope.spawn(prepare);
-        cargo(&["test", "--quiet", "--workspace"])?;
-        loom()?;
-        races::run()?;
-        fuzz::run(&fuzz::Options::short())?;
+        let prepared = scope.spawn(|| lanes::timed("preparations", prepare));
+        lanes::timed("lints", lints)?;
+        lanes::timed("unit tests", || cargo(&["test", "--quiet", "--workspace"]))?;
+        lanes::timed("loom", loom)?;
+        lanes::timed("races", races::run)?;
+        lanes::timed("fuzz", || fuzz::run(&fuzz::Options::short()))?;
         prepared.join().expect("it does not panic")
     })?;
     lanes::run(LANES)
 }
 
-/// What tests with unmodified programs need, made on the time that other tests leave when they wait.
+/// What tests with unmodified programs need, made on the time that compilers and tests leave when they wait.
 fn prepare() -> Result<()> {
     debian::ensure_for_e2e()?;
     run(Command::new("nice").arg("cargo").args(BUILD))?;
