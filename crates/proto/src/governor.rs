@@ -15,8 +15,10 @@
 //!
 //! The rules, in the order in which [`Wait::next_step`] gives them:
 //!
-//! 1. Spin only while the peer was last seen on a CPU other than ours, at most
-//!    for the learned budget. A fruitful spin doubles the budget up to
+//! 1. Spin only while the peer was last seen on a CPU other than ours, and a CPU is left
+//!    beside those of the threads of this process that spin or have yielded: a pair of
+//!    threads that find each other by spinning keep their CPUs for a whole slice, and each
+//!    thread that has yielded waits for its end. At most for the learned budget. A fruitful spin doubles the budget up to
 //!    [`SPIN_BUDGET_NS_MAX`], about what a wake-up costs; a fruitless one halves
 //!    it down to [`SPIN_BUDGET_NS_MIN`]. Beside strangers at most
 //!    [`SPIN_BESIDE_STRANGERS_NS`]: a peer that runs answers by then, and one that
@@ -82,12 +84,28 @@ pub enum Step {
 pub struct Circumstances {
     /// The peer was last seen on another CPU.
     pub peer_elsewhere: bool,
-    /// There is a CPU for this spinner besides those that already spin.
-    pub cpu_to_spare: bool,
+    /// CPUs that the process may run on.
+    pub cpus: u32,
+    /// Threads of the process that spin now.
+    pub spinning: u32,
+    /// Threads of the process that have yielded, and do not run again yet.
+    pub yielding: u32,
     /// The thread that takes what is given away.
     pub company: Company,
     /// The operator's word.
     pub policy: SpinPolicy,
+}
+
+impl Circumstances {
+    /// There is a CPU for this thread besides those of the spinners.
+    fn has_cpu_to_spare(&self) -> bool {
+        self.spinning + 1 < self.cpus
+    }
+
+    /// By spinning it would find the peer soon, and keep no thread of the process from a CPU.
+    fn may_spin(&self) -> bool {
+        self.peer_elsewhere && self.spinning + self.yielding + 1 < self.cpus
+    }
 }
 
 /// What one waiter has learned. A few words, owned by the waiter.
@@ -164,13 +182,13 @@ impl Governor {
         let spin_ns = match (now.policy, now.company) {
             (SpinPolicy::Never, _) => 0,
             (SpinPolicy::Always, _) => SPIN_BUDGET_NS_MAX,
-            (SpinPolicy::Auto, _) if !(now.peer_elsewhere && now.cpu_to_spare) => 0,
+            (SpinPolicy::Auto, _) if !now.may_spin() => 0,
             (SpinPolicy::Auto, Company::Alone) => learned_ns,
             (SpinPolicy::Auto, _) => learned_ns.min(SPIN_BESIDE_STRANGERS_NS),
         };
         let yields = match (now.policy, now.company) {
             (SpinPolicy::Never, _) | (_, Company::Strangers) => 0,
-            _ if now.cpu_to_spare && self.yielded >= YIELDED_MAX => 0,
+            _ if now.has_cpu_to_spare() && self.yielded >= YIELDED_MAX => 0,
             (_, Company::Alone) => YIELDS_MAX,
         };
         // Until a yield ends this wait, too.
@@ -239,7 +257,9 @@ mod tests {
 
     const FREE: Circumstances = Circumstances {
         peer_elsewhere: true,
-        cpu_to_spare: true,
+        cpus: 2,
+        spinning: 0,
+        yielding: 0,
         company: Company::Alone,
         policy: SpinPolicy::Auto,
     };
@@ -258,7 +278,27 @@ mod tests {
         let mut g = Governor::new();
         assert!(matches!(steps(&mut g, FREE)[0], Step::Spin { .. }));
         assert_eq!(steps(&mut g, Circumstances { peer_elsewhere: false, ..FREE })[0], Step::Yield);
-        assert_eq!(steps(&mut g, Circumstances { cpu_to_spare: false, ..FREE })[0], Step::Yield);
+        assert_eq!(steps(&mut g, Circumstances { spinning: 1, ..FREE })[0], Step::Yield);
+    }
+
+    #[test]
+    fn spins_only_where_no_thread_that_has_yielded_waits_for_the_cpu() {
+        let mut g = Governor::new();
+        let crowd = |cpus, yielding| Circumstances { cpus, yielding, ..FREE };
+        assert_eq!(steps(&mut g, crowd(2, 1))[0], Step::Yield);
+        assert_eq!(steps(&mut g, crowd(8, 7))[0], Step::Yield);
+        assert!(matches!(steps(&mut g, crowd(8, 6))[0], Step::Spin { .. }));
+    }
+
+    /// Threads that have met on one CPU of many yield to each other for ever otherwise.
+    #[test]
+    fn yields_end_where_a_cpu_is_idle_however_many_threads_have_yielded() {
+        let mut g = Governor::new();
+        for _ in 0..YIELDED_MAX {
+            g.served_by_yield();
+        }
+        let together = Circumstances { peer_elsewhere: false, yielding: 30, ..FREE };
+        assert_eq!(steps(&mut g, together), [Step::Park]);
     }
 
     #[test]

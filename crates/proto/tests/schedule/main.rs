@@ -124,6 +124,21 @@ fn alone_pairs_are_as_fast_as_by_the_best_fixed_rule() {
     });
 }
 
+/// Pairs of which each end has another CPU could find each other by spinning, two CPUs for a whole slice, while all others
+/// wait: p99 is up to fifteen times TCP's then.
+#[test]
+fn alone_many_pairs_wait_no_longer_than_by_tcp() {
+    for_seeds(0..SEEDS, |seed| {
+        let (world, _) = World::of(seed);
+        let world = World { places: Places::Apart, pairs: 10 + seed as usize, ..world };
+        let governed = world.play(Manner::Governed, SHARED);
+        let by_tcp = world.play(Manner::Sleeps, TCP);
+        let told = format!("{world}: {} and {} ns", governed.p99, by_tcp.p99);
+        assert!(governed.p99 <= by_tcp.p99 * 5 / 4, "{told}");
+        assert!(governed.rate >= 1.1 * by_tcp.rate, "{world}: {} {}", governed.rate, by_tcp.rate);
+    });
+}
+
 /// Strangers of the pairs' own group come, and go after 400 ms.
 fn visited(seed: u64) -> Option<World> {
     let world = World::beside(seed);

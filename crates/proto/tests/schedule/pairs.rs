@@ -147,6 +147,7 @@ pub(crate) struct Trial {
 struct Process {
     contention: Contention,
     spinning: u32,
+    yielding: u32,
     spins_begun: u32,
     ledger: Ledger,
     beside_since: Option<Ns>,
@@ -310,7 +311,9 @@ impl Pairs {
             Doing::Spins { began } => self.end_spin(machine, end, began),
             Doing::EntersYield => {
                 let began = machine.now();
-                let spins_begun = self.processes[self.ends[end].process].spins_begun;
+                let process = &mut self.processes[self.ends[end].process];
+                process.yielding += 1;
+                let spins_begun = process.spins_begun;
                 let yields = Doing::Yields { began, spins_begun };
                 self.does(machine, end, yields, self.costs.yield_return);
                 machine.yields(thread);
@@ -390,8 +393,7 @@ impl Pairs {
         let process = &mut self.processes[it.process];
         it.company = process.company(machine.now());
         let peer_elsewhere = machine.cpu_of(it.thread) != peer_cpu;
-        let cpu_to_spare = process.spinning + 1 < self.cpus;
-        let spins = peer_elsewhere && cpu_to_spare;
+        let spins = peer_elsewhere && process.spinning + 1 < self.cpus;
         it.course = match self.manner {
             Manner::Governed | Manner::Sleeps => {
                 let policy = match self.manner {
@@ -401,7 +403,9 @@ impl Pairs {
                 let company = it.company;
                 Course::Governed(it.governor.begin(Circumstances {
                     peer_elsewhere,
-                    cpu_to_spare,
+                    cpus: self.cpus,
+                    spinning: process.spinning,
+                    yielding: process.yielding,
                     company,
                     policy,
                 }))
@@ -457,6 +461,7 @@ impl Pairs {
         let now = machine.now();
         let it = &mut self.ends[end];
         let process = &mut self.processes[it.process];
+        process.yielding -= 1;
         let late = now - began;
         let met_stranger = process.resumed(now, late, process.spins_begun - spins_begun);
         if late > DEAR_NS {

@@ -13,19 +13,43 @@ use std::sync::OnceLock;
 /// Looks at the cursor between two looks at clock and CPU.
 const LOOKS: u32 = 32;
 
-/// Threads of this process that spin now, and above them the spins that were ever begun.
-static SPINS: AtomicU64 = AtomicU64::new(0);
+/// Threads of this process that spin now, above them (16 bits each) those that have yielded and do not run again yet, and
+/// above these (32 bits) the spins that were ever begun.
+struct Waits(AtomicU64);
 
-/// In that word, a spin that begins.
-const SPIN_BEGUN: u64 = 1 << 32 | 1;
+static WAITS: Waits = Waits(AtomicU64::new(0));
 
-fn spinning() -> u32 {
-    SPINS.load(Ordering::Relaxed) as u32
+const SPIN: u64 = 1;
+const YIELD: u64 = 1 << 16;
+const SPIN_BEGUN: u64 = 1 << 32;
+
+impl Waits {
+    fn enter(&self, what: u64) {
+        self.0.fetch_add(what, Ordering::Relaxed);
+    }
+
+    fn leave(&self, what: u64) {
+        self.0.fetch_sub(what, Ordering::Relaxed);
+    }
+
+    /// A count may be one too low: in the child of a fork by a signal handler, what the handler has interrupted is forgotten
+    /// before it ends.
+    fn spinning_and_yielding(&self) -> [u32; 2] {
+        let waits = self.0.load(Ordering::Relaxed).cast_signed();
+        let spinning = waits as i16;
+        let yielding = ((waits - i64::from(spinning)) >> 16) as i16;
+        [spinning, yielding].map(|it| u32::from(it.max(0).cast_unsigned()))
+    }
+
+    /// What was begun between two answers is their difference.
+    fn spins_begun(&self) -> u32 {
+        (self.0.load(Ordering::Relaxed) >> 32) as u32
+    }
 }
 
-/// Spins begun; what was begun between two answers is their difference.
-fn spins_begun() -> u32 {
-    (SPINS.load(Ordering::Relaxed) >> 32) as u32
+/// In the child of a fork: the parent's other threads are not there.
+pub(crate) fn after_fork_in_child() {
+    WAITS.0.store(0, Ordering::Relaxed);
 }
 
 /// What the process has learned of strangers that want its CPUs.
@@ -60,7 +84,7 @@ impl Neighbours {
     /// it has met a stranger.
     #[inline]
     fn resumed(&self, now_ns: u64, late_ns: u64, begun_before: u32) -> bool {
-        let spins = || spins_begun().wrapping_sub(begun_before);
+        let spins = || WAITS.spins_begun().wrapping_sub(begun_before);
         late_ns > DEAR_NS && self.change(|contention| contention.resumed(now_ns, late_ns, spins()))
     }
 }
@@ -121,10 +145,11 @@ pub fn linger(
     let mut governor = learned.recall();
     let policy = options::current().spin;
     let peer_elsewhere = peer_cpu().is_some_and(|cpu| cpu != sys::cpu());
-    let cpu_to_spare = spinning() + 1 < cpus();
+    let [spinning, yielding] = WAITS.spinning_and_yielding();
     let company = NEIGHBOURS.company();
     let mut cost = Cost { beside_strangers: company != Company::Alone, ..Cost::default() };
-    let now = Circumstances { peer_elsewhere, cpu_to_spare, company, policy };
+    let cpus = cpus();
+    let now = Circumstances { peer_elsewhere, cpus, spinning, yielding, company, policy };
     let mut wait = governor.begin(now);
     let found = loop {
         match wait.next_step() {
@@ -136,8 +161,10 @@ pub fn linger(
                 }
             }
             Step::Yield => {
-                let (start, begun) = (sys::now_ns(), spins_begun());
+                let (start, begun) = (sys::now_ns(), WAITS.spins_begun());
+                WAITS.enter(YIELD);
                 sys::yield_cpu();
+                WAITS.leave(YIELD);
                 cost.yields += 1;
                 let end = sys::now_ns();
                 if NEIGHBOURS.resumed(end, end - start, begun) {
@@ -163,7 +190,7 @@ pub(crate) fn spin(
     ready: &impl Fn() -> bool,
     cost: &mut Cost,
 ) -> bool {
-    SPINS.fetch_add(SPIN_BEGUN, Ordering::Relaxed);
+    WAITS.enter(SPIN_BEGUN + SPIN);
     let start = sys::now_ns();
     let mut passed = 0;
     let found = 'spinning: loop {
@@ -184,7 +211,7 @@ pub(crate) fn spin(
             break false;
         }
     };
-    SPINS.fetch_sub(1, Ordering::Relaxed);
+    WAITS.leave(SPIN);
     cost.spun = true;
     cost.spun_in_vain = !found;
     found
@@ -211,6 +238,22 @@ mod tests {
         let mut cost = Cost::default();
         spin(1, SpinPolicy::Always, &|| None, &ready, &mut cost);
         cost
+    }
+
+    #[test]
+    fn threads_that_spin_and_that_yield_are_counted_until_a_fork_forgets_them() {
+        let waits = Waits(AtomicU64::new(0));
+        waits.enter(YIELD);
+        waits.enter(SPIN_BEGUN + SPIN);
+        waits.enter(YIELD);
+        assert_eq!((waits.spinning_and_yielding(), waits.spins_begun()), ([1, 2], 1));
+        waits.leave(SPIN);
+        waits.leave(YIELD);
+        assert_eq!((waits.spinning_and_yielding(), waits.spins_begun()), ([0, 1], 1));
+        waits.0.store(0, Ordering::Relaxed);
+        waits.leave(YIELD);
+        waits.leave(SPIN);
+        assert_eq!(waits.spinning_and_yielding(), [0, 0]);
     }
 
     #[test]

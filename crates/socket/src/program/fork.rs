@@ -1,6 +1,6 @@
 //! Forks, and the end of the process, as far as sockets are concerned.
 
-use crate::connection::words;
+use crate::connection::{spin, words};
 use crate::polling::epoll;
 use crate::process::{children, loan};
 use crate::program::{hand_over, tracking};
@@ -73,6 +73,7 @@ pub fn after_failed_fork() {
 /// In the child of a fork.
 pub fn after_fork_in_child() {
     sock::reset_locks();
+    spin::after_fork_in_child();
     crate::program::bundle::reset_lock();
     hand_over::after_fork_in_child();
     untracked::reset_locks();
