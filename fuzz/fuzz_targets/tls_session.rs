@@ -186,9 +186,9 @@ static SETUPS: LazyLock<[[Setup; 2]; 2]> = LazyLock::new(|| {
 
 fn rule(role: Role) -> Rule {
     let ports = ["8443".parse().expect("a port")].into_iter().collect();
-    let (peers, users) = Default::default();
+    let (begin, peers, users) = Default::default();
     let name = "fuzz".parse().expect("a name");
-    let rule = Rule::new(Scope { role, name, ports, peers, users });
+    let rule = Rule::new(Scope { role, begin, name, ports, peers, users });
     match role {
         Role::Outbound => {
             let name = "a.example".parse().expect("a name");

@@ -338,6 +338,9 @@ pub mod flag {
     /// A bell was not rung while a turn was tried. Written by `wait`, and taken off by `switch`; the thread that allows bells
     /// again pays for all processes of the end.
     pub const BELL_OWED: u32 = 1 << 18;
+    /// The program has begun TLS on a connection that was in plain text. Written by `controlled`; the gateway has the connection
+    /// then, and no other process of the end may send on it.
+    pub const TLS_BEGUN: u32 = 1 << 19;
 }
 
 /// One TCP connection of the program.

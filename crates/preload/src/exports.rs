@@ -22,7 +22,7 @@ use sidestep_socket::connection::{closing, words};
 use sidestep_socket::polling::multiplex::{self, FdSets};
 use sidestep_socket::polling::{epoll, set};
 use sidestep_socket::process::{claims, tcp};
-use sidestep_socket::program::protection::asked;
+use sidestep_socket::program::protection::{asked, controlled};
 use sidestep_socket::program::socket_options::{self, OptionAnswer};
 use sidestep_socket::program::stream::{self, Instead, Outcome};
 use sidestep_socket::program::transfer::{self, Pipe, Source};
@@ -965,6 +965,17 @@ export! {
 export! {
     fn setsockopt(fd: i32, level: i32, name: i32, value: *const c_void, len: u32) -> i32 {
         confinement::admit(Call::SetOption);
+        if asked::is_asked(level, name)
+            && let Some(begun) = begin_tls(fd, value, len)
+        {
+            return begun.map_or_else(
+                |errno| {
+                    set_errno(errno.0);
+                    -1
+                },
+                |()| 0,
+            );
+        }
         let concerns_us = socket_options::concerns_us(level, name);
         let sock = if concerns_us { descriptors::sock(fd) } else { descriptors::object(fd) };
         let Some(sock) = sock else {
@@ -1044,6 +1055,16 @@ export! {
         }
         result
     }
+}
+
+/// The program begins TLS. `None`: it is no TCP socket, and the kernel says so.
+fn begin_tls(fd: i32, value: *const c_void, len: u32) -> Option<Result<(), Errno>> {
+    let mut room = [0; size_of::<i32>()];
+    let word = match len as usize >= room.len() {
+        true => sys::copy_own(value.cast(), &mut room).map(|()| i32::from_ne_bytes(room)),
+        false => Err(Errno(libc::EINVAL)),
+    };
+    quietly(|| controlled::start(fd, word))
 }
 
 /// Gives the program the value of an option that the kernel does not know, as much as it has room for.

@@ -160,6 +160,8 @@ reasons! {
         OtherPnet = 30,
         /// A rule of the host's IP filter denies the connection.
         Denied = 44,
+        /// A rule of TLS has the connection, which begins when the program asks for it.
+        TlsLater = 45,
     }
 }
 
@@ -422,7 +424,8 @@ impl Reason {
                 | OperatorSaid::ProgramExcluded
                 | OperatorSaid::Congested
                 | OperatorSaid::Demoted
-                | OperatorSaid::Denied => Diagnosis::CNFERR,
+                | OperatorSaid::Denied
+                | OperatorSaid::TlsLater => Diagnosis::CNFERR,
                 OperatorSaid::MemoryLimit => Diagnosis::MEM,
                 // NOUEID is for a Proposal without any, as Linux has it.
                 OperatorSaid::NoCommonEid => Diagnosis::NOSMCDEV,
@@ -526,6 +529,9 @@ impl Reason {
                     "its interface does not have the PNET ID of the shared memory"
                 }
                 OperatorSaid::Denied => "a rule of `sidestep filter` denies it",
+                OperatorSaid::TlsLater => {
+                    "a rule of TLS has it (controlled), and the program has not begun TLS"
+                }
             },
             Self::Program(reason) => match reason {
                 ProgramDid::OptionUnsupported => {

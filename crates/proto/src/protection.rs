@@ -13,6 +13,9 @@
 //!       role name ports peers          users programs
 //! ```
 //!
+//! Where TLS begins when the program says so, and not with the connection ([`Begin::Asked`]), the role is `out-asked` or
+//! `in-asked`: a library that is older cannot read that, so it refuses such connections.
+//!
 //! The port of a scope is always the server's, as in [`policy`](crate::policy); the peer is the other end.
 
 use crate::policy::{PortRange, parse_subnet};
@@ -48,11 +51,33 @@ impl Role {
     }
 }
 
+/// When TLS begins on a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Begin {
+    /// With the connection: no byte goes in plain text.
+    #[default]
+    Connected,
+    /// When the program asks for it (`controlled = true`): so long it speaks plain text, as STARTTLS has it.
+    Asked,
+}
+
+impl Begin {
+    /// What stands behind the role in a word.
+    const fn suffix(self) -> &'static str {
+        match self {
+            Self::Connected => "",
+            Self::Asked => "-asked",
+        }
+    }
+}
+
 /// What one rule is about, for one program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope {
     /// Which end this host has.
     pub role: Role,
+    /// When TLS begins.
+    pub begin: Begin,
     /// Of its rule; no other rule of the role has it.
     pub name: RuleName,
     /// The server's. Without any, all.
@@ -196,13 +221,10 @@ impl Scope {
     fn parse(text: &str) -> Option<Self> {
         let mut fields = text.split('|');
         let mut field = || fields.next();
-        let role = match field()? {
-            "out" => Role::Outbound,
-            "in" => Role::Inbound,
-            _ => return None,
-        };
+        let (role, begin) = begun_by(field()?)?;
         let scope = Self {
             role,
+            begin,
             name: field()?.parse().ok()?,
             ports: list(field()?, |it| it.parse().ok())?,
             peers: list(field()?, |it| parse_subnet(it).ok())?,
@@ -211,6 +233,17 @@ impl Scope {
         // One more would narrow it in a way that is not known here.
         field().is_none().then_some(scope)
     }
+}
+
+/// The first field of a scope.
+fn begun_by(text: &str) -> Option<(Role, Begin)> {
+    let is_it = |role: Role, begin: Begin| {
+        text.strip_prefix(role.word()).is_some_and(|suffix| suffix == begin.suffix())
+    };
+    [Role::Outbound, Role::Inbound]
+        .into_iter()
+        .flat_map(|role| [Begin::Connected, Begin::Asked].map(|begin| (role, begin)))
+        .find(|(role, begin)| is_it(*role, *begin))
 }
 
 /// Entries between commas. `None`: one of them is none, or there are too many.
@@ -225,7 +258,7 @@ fn list<T>(text: &str, entry: fn(&str) -> Option<T>) -> Option<ArrayVec<T, ENTRI
 /// As [`Scopes::parse`] reads it, without the programs.
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}|{}|", self.role.word(), self.name)?;
+        write!(f, "{}{}|{}|", self.role.word(), self.begin.suffix(), self.name)?;
         write_list(f, &self.ports)?;
         f.write_str("|")?;
         write_list(f, &self.peers)?;
@@ -282,6 +315,9 @@ mod tests {
         // A scope that lost an entry would be about other connections.
         for text in [
             "up|a|1||",
+            "out-later|a|1||",
+            "out-|a|1||",
+            "-asked|a|1||",
             "out||1||",
             "out|a|x||",
             "out|a|1|10/8|",
@@ -345,8 +381,10 @@ mod tests {
         let ports = prop::collection::vec((1u16..9, 0u16..4), 0..3);
         let peers = prop::collection::vec((0u8..4, 30u8..=32), 0..3);
         let users = prop::collection::vec(0u32..3, 0..3);
-        (any::<bool>(), ports, peers, users).prop_map(|(is_out, ports, peers, users)| Scope {
+        let ends = (any::<bool>(), any::<bool>());
+        (ends, ports, peers, users).prop_map(|((is_out, is_asked), ports, peers, users)| Scope {
             role: if is_out { Role::Outbound } else { Role::Inbound },
+            begin: if is_asked { Begin::Asked } else { Begin::Connected },
             name: "x".parse().unwrap(),
             ports: ports
                 .iter()

@@ -103,10 +103,10 @@ mod tests {
     use sidestep_proto::protection::{Role, Scope};
 
     fn rule(name: &str, ports: &str, programs: &[&str]) -> Rule {
-        let (peers, users) = Default::default();
+        let (begin, peers, users) = Default::default();
         let ports = ports.split(',').map(|it| it.parse().unwrap()).collect();
         let name = name.parse().unwrap();
-        let scope = Scope { role: Role::Inbound, name, ports, peers, users };
+        let scope = Scope { role: Role::Inbound, begin, name, ports, peers, users };
         let programs = programs.iter().copied().map(str::to_owned).collect();
         Rule { programs, ..Rule::new(scope) }
     }

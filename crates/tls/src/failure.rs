@@ -39,6 +39,13 @@ pub enum Failure {
     /// The same before the connection was protected.
     #[error("the peer has ended TCP in the middle of the handshake")]
     Unfinished,
+    /// The program has begun TLS in the middle of the connection, and the peer has sent plain text behind that place: somebody
+    /// on the way may have put it there, for the program to take it for protected.
+    #[error(
+        "the peer has sent bytes in plain text where TLS begins (of those somebody on the way can send, as with \
+         STARTTLS injection)"
+    )]
+    Ahead,
     /// The rule wants the name that the program has resolved, and it is not known.
     #[error(
         "its program has not resolved a name to that address by the C library, or several; say in server_name \
@@ -159,7 +166,9 @@ impl Failure {
                 Some(*alert)
             }
             Self::Protocol { alert, .. } => *alert,
-            Self::Truncated | Self::Unfinished | Self::Unnamed | Self::TooLate => None,
+            Self::Truncated | Self::Unfinished | Self::Ahead | Self::Unnamed | Self::TooLate => {
+                None
+            }
         }
     }
 }

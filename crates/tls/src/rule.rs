@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use rustls::pki_types::ServerName;
-use sidestep_proto::protection::{Role, RuleName, Scope};
+use sidestep_proto::protection::{Begin, Role, RuleName, Scope};
 use thiserror::Error;
 
 use crate::cipher::Cipher;
@@ -181,6 +181,14 @@ impl Rule {
         if self.enforce && !self.programs.is_empty() {
             return Err(Inconsistent::EnforcedPrograms);
         }
+        if self.scope.begin == Begin::Asked {
+            if self.enforce {
+                return Err(Inconsistent::EnforcedLater);
+            }
+            if self.within_host == WithinHost::Memory {
+                return Err(Inconsistent::JoinedLater);
+            }
+        }
         for (is_wanted, is_of_tls13, version) in
             [(self.versions.tls12, false, "1.2"), (self.versions.tls13, true, "1.3")]
         {
@@ -223,6 +231,16 @@ pub enum Inconsistent {
     /// It is enforced for some programs, and which program a packet is of the kernel does not tell.
     #[error("enforce closes its ports to all programs; take programs out, or enforce")]
     EnforcedPrograms,
+    /// It is enforced that no program sends plain text, and its programs begin with that.
+    #[error(
+        "controlled has programs begin in plain text, and enforce lets none of it leave; take out one of the two"
+    )]
+    EnforcedLater,
+    /// What one end has sent in plain text and the other has not read would be lost between the two.
+    #[error(
+        "controlled goes with within_host = \"tls\" alone; take out within_host, or controlled"
+    )]
+    JoinedLater,
     /// A version is allowed and none of its suites.
     #[error(
         "allows TLS {version}, but none of its cipher suites; add one to ciphers, or take \"{version}\" out \
@@ -282,8 +300,8 @@ mod tests {
 
     fn rule(role: Role) -> Rule {
         let ports = ["8443".parse().unwrap()].into_iter().collect();
-        let (peers, users) = Default::default();
-        Rule::new(Scope { role, name: "a".parse().unwrap(), ports, peers, users })
+        let (begin, peers, users) = Default::default();
+        Rule::new(Scope { role, begin, name: "a".parse().unwrap(), ports, peers, users })
     }
 
     fn identity() -> Option<Identity> {
@@ -308,6 +326,13 @@ mod tests {
         let programs = vec!["a".to_owned()];
         let enforced = Rule { programs, enforce: true, ..client.clone() };
         assert_eq!(enforced.check(), Err(Inconsistent::EnforcedPrograms));
+        let mut later = client.clone();
+        later.scope.begin = Begin::Asked;
+        assert_eq!(later.check(), Ok(()));
+        let enforced = Rule { enforce: true, ..later.clone() };
+        assert_eq!(enforced.check(), Err(Inconsistent::EnforcedLater));
+        let joined = Rule { within_host: WithinHost::Memory, ..later };
+        assert_eq!(joined.check(), Err(Inconsistent::JoinedLater));
         let mut everywhere = client;
         everywhere.scope.ports.clear();
         assert_eq!(everywhere.check(), Err(Inconsistent::NoPorts));

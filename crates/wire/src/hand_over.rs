@@ -855,7 +855,7 @@ mod tests {
             (&protect, 52, 0, "Protect resolved name"),
             (&protect, 53, b' ', "Protect resolved name"),
             (&protect, 307, b'x', "Protect resolved name"),
-            (&protection, 12, 4, "Protection status"),
+            (&protection, 12, 5, "Protection status"),
         ];
         for (whole, at, value, name) in changes {
             let mut bytes = whole.to_vec();

@@ -1,4 +1,4 @@
-//! What a program can ask about TLS on its connection: an option of `getsockopt`, which the library answers.
+//! What a program can ask about TLS on its connection, and how it begins TLS: an option of the socket, which the library answers.
 //!
 //! Programs that have TLS by an operator's rule need not know of it. One that wants to (to show it, to log whose certificate
 //! the peer has, or to serve no one without it) asks its TCP socket for option [`NAME`] of level [`LEVEL`], as AT-TLS's
@@ -10,6 +10,22 @@
 //! | `ENOPROTOOPT` | the kernel answers: the program does not run under Sidestep |
 //! | `ESTALE` | the gateway that has the connection was replaced, and cannot be asked any more, or the connection is another user's |
 //! | `ETIMEDOUT` | the host's gateway does not answer |
+//!
+//! A rule with `controlled = true` leaves to the program when TLS begins. So long it speaks plain text, and then sets the same
+//! option to the number [`START`]:
+//!
+//! | Answer of `setsockopt` | Means |
+//! |---|---|
+//! | 0 | what the program has written before is in plain text, and nothing else; what it has not read is TLS's |
+//! | `EALREADY` | TLS had begun: with the connection, or by an earlier call |
+//! | `EPERM` | no rule leaves that to the program; nothing has changed |
+//! | `EBUSY` | another thread is in a call on the socket; nothing has changed |
+//! | `ENOTCONN` | it is not connected; nothing has changed |
+//! | `EINVAL` | another number, or none; nothing has changed |
+//! | `ENOBUFS` | no room to note it; nothing has changed |
+//! | `ENOPROTOOPT` | the kernel answers: the program does not run under Sidestep |
+//! | `ECONNREFUSED` | there is no gateway, or there are rules that the library cannot read; the connection has ended |
+//! | `ECONNRESET` | the gateway does not take it, or another process has begun TLS; the connection has ended |
 //!
 //! The value has no numbers of more than a byte, so it is the same on each machine:
 //!
@@ -34,6 +50,8 @@ use arrayvec::ArrayString;
 pub const LEVEL: i32 = 6;
 /// "STLS". No option of Linux's has this number.
 pub const NAME: i32 = i32::from_be_bytes(*b"STLS");
+/// What a program sets it to that begins TLS.
+pub const START: i32 = 1;
 
 /// Bytes of a subject that are told, at most.
 pub const SUBJECT_LEN_MAX: usize = 255;
@@ -59,6 +77,8 @@ pub enum State {
     Protected = 2,
     /// By the rules of both ends its bytes stay in the memory of this host, without TLS.
     WithinHost = 3,
+    /// Its bytes go as the program writes them, until it begins TLS.
+    NotBegun = 4,
 }
 
 /// What is known of TLS on a connection.
@@ -99,6 +119,7 @@ impl ProtectionStatus {
             1 => State::Handshake,
             2 => State::Protected,
             3 => State::WithinHost,
+            4 => State::NotBegun,
             _ => return None,
         };
         let rule = match text(&bytes[RULE..HAS_CERTIFICATE])? {
@@ -191,7 +212,8 @@ mod tests {
 
     #[test]
     fn a_value_reads_as_it_is_written() {
-        for status in [whole(), ProtectionStatus::default()] {
+        let not_begun = ProtectionStatus { state: State::NotBegun, ..ProtectionStatus::default() };
+        for status in [whole(), not_begun, ProtectionStatus::default()] {
             assert_eq!(ProtectionStatus::from_bytes(&status.to_bytes()), Some(status));
         }
         let bytes = whole().to_bytes();
@@ -211,7 +233,7 @@ mod tests {
     #[test]
     fn what_no_gateway_says_is_no_value() {
         for (at, wrong) in
-            [(STATE, 4), (RESUMED, 2), (RULE, b' '), (HAS_CERTIFICATE, 2), (SUBJECT, 0xff)]
+            [(STATE, 5), (RESUMED, 2), (RULE, b' '), (HAS_CERTIFICATE, 2), (SUBJECT, 0xff)]
         {
             let mut bytes = whole().to_bytes();
             bytes[at] = wrong;

@@ -85,6 +85,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("policy", &["gcc"], policy::rules),
     Case::alone("users", &["gcc"], policy::users),
     Case::alone("tls", &["unshare", "ip", "python3", "openssl", "gcc"], tls::rules),
+    Case::alone("tls-controlled", &["unshare", "ip", "python3", "openssl", "gcc"], tls::controlled),
     Case::alone("tls-peers", &["unshare", "ip", "python3", "openssl"], tls::peers),
     Case::alone("handshakes", &["python3"], policy::handshakes),
     Case::alone("reload", &["python3"], reload::reload),

@@ -1,6 +1,6 @@
 //! TLS by rules: programs without TLS, `openssl` and other programs with it at the other end, and each refusal.
 //!
-//! The scripts have the tests (`tests/e2e/tls.py`, `tls_peers.py`). They run in a network namespace, because a gateway is the
+//! The scripts have the tests (`tests/e2e/tls.py`, `tls_peers.py`, `tls_controlled.py`). They run in a network namespace, because a gateway is the
 //! only one of its own, and in a mount namespace, where names of hosts can be made.
 
 use std::fs;
@@ -24,6 +24,11 @@ pub(crate) fn rules(stage: &Stage<'_>) -> Result<String> {
 /// Programs of many kinds, as far as they are installed, and rsyslog.
 pub(crate) fn peers(stage: &Stage<'_>) -> Result<String> {
     run(stage, "tls_peers.py")
+}
+
+/// TLS that programs begin in the middle of their connections.
+pub(crate) fn controlled(stage: &Stage<'_>) -> Result<String> {
+    run(stage, "tls_controlled.py")
 }
 
 fn run(stage: &Stage<'_>, script: &str) -> Result<String> {

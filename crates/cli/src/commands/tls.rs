@@ -11,7 +11,7 @@ use comfy_table::presets::NOTHING;
 use jiff::Timestamp;
 use serde::Serialize;
 use sidestep_gateway::status::{Refusal, RuleStatus, Status};
-use sidestep_proto::protection::Role;
+use sidestep_proto::protection::{Begin, Role};
 use sidestep_tls::Rule;
 use sidestep_tls::check::{self, Concern};
 use thiserror::Error;
@@ -66,6 +66,8 @@ struct Row {
     trust: String,
     /// No program but the gateway sends on its connections, where an agent runs.
     enforce: bool,
+    /// TLS begins when the program asks for it.
+    controlled: bool,
     handshakes: Option<u64>,
     resumed: Option<u64>,
     failed: Option<u64>,
@@ -121,13 +123,14 @@ impl Report {
     }
 }
 
-const HEADER: [&str; 10] = [
+const HEADER: [&str; 11] = [
     "Rule",
     "Ports",
     "Peers",
     "Versions",
     "Trust",
     "Enforced",
+    "Begins",
     "Handshakes",
     "Resumed",
     "Failed",
@@ -156,6 +159,7 @@ impl Row {
             versions: rule.versions.to_string(),
             trust: rule.trust.to_string(),
             enforce: rule.enforce,
+            controlled: rule.scope.begin == Begin::Asked,
             handshakes: told.map(|it| it.handshakes),
             resumed: told.map(|it| it.resumed),
             failed: told.map(|it| it.failed),
@@ -174,6 +178,7 @@ impl Row {
             self.versions.clone(),
             self.trust.clone(),
             (if self.enforce { "yes" } else { "no" }).to_owned(),
+            (if self.controlled { "when asked" } else { "at once" }).to_owned(),
             number(self.handshakes),
             number(self.resumed),
             number(self.failed),
@@ -233,8 +238,9 @@ mod tests {
 
     fn rule(role: Role, identity: Option<Identity>) -> Rule {
         let ports = ["6514".parse().unwrap()].into_iter().collect();
-        let (peers, users) = Default::default();
-        let rule = Rule::new(Scope { role, name: "logs".parse().unwrap(), ports, peers, users });
+        let (begin, peers, users) = Default::default();
+        let rule =
+            Rule::new(Scope { role, begin, name: "logs".parse().unwrap(), ports, peers, users });
         Rule { identity, server_name: Some(Expected::Address), ..rule }
     }
 
@@ -264,7 +270,7 @@ mod tests {
         let report = Report::new(&[enforced], Ok(status));
         let text = report.to_text();
         let cells = report.rules[0].cells();
-        assert_eq!(cells[5..9], ["yes", "7", "2", "1"], "{text}");
+        assert_eq!(cells[5..10], ["yes", "at once", "7", "2", "1"], "{text}");
         assert!(
             text.contains("client of 10.0.0.1:6514, user 0, rule logs: the peer refuses"),
             "{text}"
@@ -278,7 +284,11 @@ mod tests {
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
         let report = Report::new(&[rule(Role::Outbound, None)], Err(refused));
         assert!(report.to_text().contains("there is no gateway, so all connections"));
-        assert_eq!(report.rules[0].cells()[5..7], ["no", "?"]);
+        assert_eq!(report.rules[0].cells()[5..8], ["no", "at once", "?"]);
+        let mut later = rule(Role::Outbound, None);
+        later.scope.begin = Begin::Asked;
+        let report = Report::new(&[later], Ok(Status::default()));
+        assert_eq!(report.rules[0].cells()[6], "when asked");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use arrayvec::ArrayVec;
 use ipnet::IpNet;
 use sidestep_proto::policy::PortRange;
-use sidestep_proto::protection::{ENTRIES_MAX, RULES_MAX, Role, Scope};
+use sidestep_proto::protection::{Begin, ENTRIES_MAX, RULES_MAX, Role, Scope};
 use sidestep_tls::cipher::Cipher;
 use sidestep_tls::rule::{
     ClientCertificate, Expected, HalfClose, Identity, PeerName, Rule, Trust, UncleanEnd, Versions,
@@ -93,8 +93,8 @@ fn of_role(
             fault(at, format!("{path}: expected a table: [{TLS}.{path}]"));
             continue;
         };
-        let (ports, peers, users) = Default::default();
-        let mut found = Found::new(Scope { role, name: rule_name, ports, peers, users });
+        let (begin, ports, peers, users) = Default::default();
+        let mut found = Found::new(Scope { role, begin, name: rule_name, ports, peers, users });
         let mut is_right = true;
         for (key, value) in table {
             let (name, at) = (key.get_ref(), value.span().start);
@@ -115,7 +115,7 @@ fn of_role(
     }
 }
 
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 18] = [
     "ports",
     "peers",
     "programs",
@@ -133,6 +133,7 @@ const KEYS: [&str; 17] = [
     "unclean_end",
     "half_close",
     "enforce",
+    "controlled",
 ];
 
 /// What was read of a rule so far.
@@ -174,6 +175,9 @@ impl Found {
             "unclean_end" => choice(value, UNCLEAN_END).map(|it| rule.unclean_end = it),
             "half_close" => choice(value, HALF_CLOSE).map(|it| rule.half_close = it),
             "enforce" => boolean(value).map(|it| rule.enforce = it),
+            "controlled" => boolean(value).map(|it| {
+                rule.scope.begin = if it { Begin::Asked } else { Begin::Connected };
+            }),
             _ => return None,
         })
     }
@@ -349,6 +353,7 @@ mod tests {
         let rules = settings.tls.unwrap();
         let scope = Scope {
             role: Role::Inbound,
+            begin: Begin::Connected,
             name: "web".parse().unwrap(),
             ports: ["8443", "9000-9010"].map(|it| it.parse().unwrap()).into_iter().collect(),
             peers: ["10.0.0.0/8".parse().unwrap()].into_iter().collect(),

@@ -21,6 +21,10 @@
 //! | H is full, or N is | the other side is not read; at most one chunk is kept |
 //! | an urgent byte | in line, without its mark: TLS has none |
 //!
+//! Where its program has begun TLS in the middle of the connection (`controlled = true`), a client finds nothing on N before it
+//! has spoken, and a server finds a handshake. Anything else is plain text that the program may not take for protected, and
+//! ends the connection.
+//!
 //! On N goes what the session has made of bytes, and nothing else: there is no way from H to N past it.
 
 use super::turn::{Cut, End, Fate, Ready, World, pass_on};
@@ -31,8 +35,9 @@ use crate::intake::{self, Intake};
 use crate::limits::{HANDSHAKE_PATIENCE, TURN};
 use crate::protection::{Ends, Protection as Rules};
 use crate::status;
-use rustix::net::sockopt;
-use sidestep_proto::protection::{Role, RuleName};
+use rustix::io::Errno;
+use rustix::net::{self, RecvFlags, sockopt};
+use sidestep_proto::protection::{Begin, Role, RuleName};
 use sidestep_rdma::memory::Stretch;
 use sidestep_tls::rule::{HalfClose, WithinHost};
 use sidestep_tls::session::{Got, Protection};
@@ -46,6 +51,9 @@ use std::time::Duration;
 /// Bytes of plain text of a record, at most. *Source*: RFC 8446 §5.1.
 const PLAIN_LEN_MAX: usize = 1 << 14;
 
+/// The first byte of a record of the handshake. *Source*: RFC 8446 §5.1.
+const HANDSHAKE: u8 = 22;
+
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Protected {
@@ -57,6 +65,8 @@ pub(super) struct Protected {
     tls: Option<Box<Tls>>,
     /// When the handshake has to be over; `None`: it is.
     due: Option<Duration>,
+    /// It was in plain text before, and whether any of that lies where TLS begins is still to be looked at.
+    may_have_plain_text: bool,
     protection: Option<Protection>,
     /// What N has not taken.
     records: Kept,
@@ -108,6 +118,7 @@ impl Protected {
             half_close: rule.half_close,
             tls: None,
             due: Some(now + HANDSHAKE_PATIENCE),
+            may_have_plain_text: rule.scope.begin == Begin::Asked,
             protection: None,
             records: Kept::default(),
             incoming: Kept::default(),
@@ -244,6 +255,7 @@ impl Protected {
             return Err(Failure::TooLate.into());
         }
         let Some(mut tls) = self.tls.take() else { return Ok(true) };
+        self.look_for_plain_text(n)?;
         self.collect(&mut tls);
         let is_flushed = self.flush(n, n_is)?;
         if !tls.is_handshaking() {
@@ -260,6 +272,26 @@ impl Protected {
             false => self.tls = Some(tls),
         }
         Ok(true)
+    }
+
+    /// Refuses what the peer has sent ahead of TLS, before anything of it goes to a session or ours goes out.
+    fn look_for_plain_text(&mut self, n: &TcpStream) -> Result<(), Failure> {
+        if !self.may_have_plain_text {
+            return Ok(());
+        }
+        let (is_client, mut first) = (self.of.0 == Role::Outbound, [0]);
+        let seen = loop {
+            match net::recv(n, &mut first, RecvFlags::DONTWAIT | RecvFlags::PEEK) {
+                Err(Errno::INTR) => {}
+                seen => break seen.is_ok_and(|(_, count)| count > 0),
+            }
+        };
+        // A server that waits for TLS is silent until the client has spoken.
+        self.may_have_plain_text = !is_client && !seen;
+        match seen && (is_client || first != [HANDSHAKE]) {
+            true => Err(Failure::Ahead),
+            false => Ok(()),
+        }
     }
 
     /// Takes what has come on N. False: nothing has.

@@ -6,7 +6,7 @@ use std::string::{String, ToString};
 use std::vec::Vec;
 
 /// Names and codes that operators and other versions know: a code that was given stays.
-const KNOWN: [(u8, &str); 45] = [
+const KNOWN: [(u8, &str); 46] = [
     (0, "Undecided"),
     (1, "ModeTcp"),
     (2, "RemotePeer"),
@@ -52,6 +52,7 @@ const KNOWN: [(u8, &str); 45] = [
     (42, "Compared"),
     (43, "NoAdapter"),
     (44, "Denied"),
+    (45, "TlsLater"),
 ];
 
 /// With each detail that can be told.

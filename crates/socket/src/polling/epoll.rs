@@ -444,10 +444,7 @@ pub fn hand_back(old: &'static Sock, new: &'static Sock) {
     for registration in registration::of_sock(old) {
         let Some(set) = registration.set() else { continue };
         let fd = registration.fd.load(Ordering::Relaxed);
-        let wish = libc::epoll_event {
-            events: registration.events.load(Ordering::Relaxed),
-            u64: registration.data.load(Ordering::Relaxed),
-        };
+        let wish = registration.wish();
         if registration.state.load(Ordering::Relaxed) & PARKED != 0 {
             let _ = set.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
             registration.dissolve();
@@ -458,6 +455,22 @@ pub fn hand_back(old: &'static Sock, new: &'static Sock) {
         }
         registration.dissolve();
         Registration::make(set, new, fd, wish);
+    }
+}
+
+/// Another file has come under the descriptors of a socket, after [`withdraw`], and none of ours: the kernel reports it to the
+/// program as it reports any.
+pub(crate) fn give_back(sock: &'static Sock) {
+    if !registration::has_registrations(sock) {
+        return;
+    }
+    let _structure = Held::enter(STRUCTURE.get());
+    for registration in registration::of_sock(sock) {
+        let Some(set) = registration.set() else { continue };
+        if registration.state.load(Ordering::Relaxed) & PARKED == 0 {
+            registration.untag(set, registration.fd.load(Ordering::Relaxed), registration.wish());
+        }
+        registration.dissolve();
     }
 }
 

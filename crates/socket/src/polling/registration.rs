@@ -227,6 +227,14 @@ impl Registration {
         self.tagged.store(true, Ordering::Release);
     }
 
+    /// What the program wants to be told.
+    pub(super) fn wish(&self) -> libc::epoll_event {
+        libc::epoll_event {
+            events: self.events.load(Ordering::Relaxed),
+            u64: self.data.load(Ordering::Relaxed),
+        }
+    }
+
     /// Gives the kernel's registration back to the program.
     pub(super) fn untag(&self, set: &Set, fd: i32, wish: libc::epoll_event) {
         let reported = self.state.load(Ordering::Relaxed) & DISABLED != 0;

@@ -6,7 +6,7 @@ use crate::polling::epoll;
 use crate::process::loan;
 use crate::process::owner::Held;
 use crate::process::tcp::{self, Name};
-use crate::program::protection::{self, Accepted};
+use crate::program::protection::{self, Accepted, later};
 use crate::program::{dead_end, life, without_gateway};
 use crate::rendezvous::gateway::{LINE, PATIENCE, comes};
 use crate::rendezvous::tcp_option;
@@ -25,8 +25,12 @@ use sidestep_wire::host_control::Side;
 const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(1500);
 
 /// A socket is connected, or has begun to connect. True if the option was offered to another host, or
-/// TLS is to protect it: then what came of it decides, at once or when it is known.
+/// TLS is to protect it: then what came of it decides, at once or when it is known, or when the program asks.
 pub fn offered(sock: &Use, fd: i32) -> bool {
+    if sock.is_for_rule_later() {
+        later::begin_in_plain_text(sock.sock(), fd);
+        return true;
+    }
     let is_offered = sock.is_for_hosts() || sock.rule().is_some();
     if is_offered {
         sock.cookie.store(tcp::socket_cookie(fd), Ordering::Relaxed);
@@ -55,7 +59,10 @@ fn settle_in_turn(sock: &'static Sock, fd: i32) {
         return;
     }
     let is_for_gateway = sock.rule().is_some() || tcp_option::is_agreed_with_host(sock, fd);
-    if !is_for_gateway || !hand_over(sock, fd, Side::Client) {
+    // Of those that are accepted, one whose program begins TLS comes here.
+    let is_server = sock.is_server.load(Ordering::Relaxed);
+    let side = if is_server { Side::Server } else { Side::Client };
+    if !is_for_gateway || !hand_over(sock, fd, side) {
         life::succeed(sock, life::renewed(sock, fd, None), fd);
     }
     // Calls that found the old object go on with whatever the number means now.
@@ -141,7 +148,7 @@ pub(crate) fn hand_over(old: &'static Sock, fd: i32, side: Side) -> bool {
 }
 
 /// Whether a connection goes on that was to go to the gateway. Otherwise it is reset, as one is that is to have TLS.
-fn stays_without_gateway(sock: &Sock, fd: i32, side: Side) -> bool {
+fn stays_without_gateway(sock: &'static Sock, fd: i32, side: Side) -> bool {
     if sock.rule().is_some() {
         crate::log!(Error, "the gateway has gone: a connection that is to have TLS is reset");
         give_up(sock, fd);
@@ -158,8 +165,17 @@ fn stays_without_gateway(sock: &Sock, fd: i32, side: Side) -> bool {
 }
 
 /// No byte of the program's goes by the connection: its next call says ECONNRESET.
-fn give_up(sock: &Sock, fd: i32) {
-    dead_end::close_off(fd);
+pub(super) fn give_up(sock: &'static Sock, fd: i32) {
+    match dead_end::dead_end(|_| ()) {
+        Some(end) => {
+            epoll::withdraw(sock);
+            life::put_under(sock, fd, end);
+            sys::close_number(end);
+            epoll::give_back(sock);
+        }
+        // No descriptor is left for one. Then the connection itself ends, so that no byte goes by it.
+        None => _ = sys::shutdown(fd, libc::SHUT_RDWR),
+    }
     sock.set_phase(Phase::Plain);
 }
 
@@ -246,12 +262,16 @@ pub fn name(fd: i32, peer: bool) -> Option<Name> {
     Some(if peer { session.peer } else { session.local })
 }
 
-/// A connection was accepted that may be another host's, or TLS's. True: it was, and the descriptor
-/// means another one now.
+/// A connection was accepted that may be another host's, or TLS's. True: it was, and nothing else is to be done; mostly the
+/// descriptor means another one now.
 pub fn accepted(sock: &'static Sock, fd: i32) -> bool {
     match protection::accepted(sock, fd) {
         Accepted::Unprotected if !tcp_option::is_agreed_with_host(sock, fd) => false,
         Accepted::Unprotected | Accepted::Protected => hand_over(sock, fd, Side::Server),
+        Accepted::ProtectedLater => {
+            later::begin_in_plain_text(sock, fd);
+            true
+        }
         Accepted::Refused => {
             give_up(sock, fd);
             true
@@ -613,13 +633,19 @@ mod tests {
         let _alone = alone();
         for side in [Side::Client, Side::Server] {
             let (mut stream, mut peer, sock) = connection();
+            let mut further = stream.try_clone().unwrap();
+            life::duplicate(stream.as_raw_fd(), further.as_raw_fd());
+            let set = watch(stream.as_raw_fd());
             sock.set_rule(Some(0));
             hand_over(sock, stream.as_raw_fd(), side);
+            assert_eq!(reported(&set), Some(77), "a loop is told");
             let ended = stream.read(&mut [0; 16]).unwrap_err();
             assert_eq!(ended.raw_os_error(), Some(libc::ECONNRESET));
             assert!(stream.write_all(b"abc").is_err());
+            assert!(further.write_all(b"abc").is_err(), "by another number of its descriptor");
             let mut heard = Vec::new();
             assert!(matches!(peer.read_to_end(&mut heard), Ok(0)), "{heard:?}");
+            close(further);
             close(stream);
         }
     }

@@ -17,10 +17,15 @@
 //!
 //! A connection that a rule has is not offered for SMC.
 //!
+//! A rule may leave to the program when TLS begins, as STARTTLS has it: then the hand-over is later ([`controlled`]).
+//!
 //! What the program has asked libc for the address of goes with it ([`resolved`]): a rule may want that name in the
 //! server's certificate. A program that knows of all this can ask what protects its connection ([`asked`]).
 
 pub mod asked;
+pub mod controlled;
+mod decided;
+pub(super) mod later;
 mod resolved;
 
 use crate::process::options;
@@ -29,9 +34,10 @@ use crate::rendezvous::gateway;
 use crate::table::sock::Sock;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
+use decided::{decide, is_left_to_program};
 use resolved::Resolved;
 use sidestep_device::sys::{self, Errno};
-use sidestep_proto::protection::{Decision, ResolvedName, Role, Subject};
+use sidestep_proto::protection::{Decision, ResolvedName, Role};
 use sidestep_wire::hand_over::{HandOver, Protect};
 
 /// `TCP_FASTOPEN_CONNECT` of `linux/tcp.h`: `connect` returns before it has connected.
@@ -71,10 +77,14 @@ pub fn before_connect(
     sock.set_rule(None);
     let Some(to) = concerns_clients().then(to).flatten() else { return Ok(false) };
     let decision = decide(Role::Outbound, to.port(), to);
-    let Some(at) = admit(decision, to, gateway::is_present)? else { return Ok(false) };
+    if is_left_to_program(decision) {
+        sock.set_for_rule_later();
+    } else {
+        let Some(at) = admit(decision, to, gateway::is_present)? else { return Ok(false) };
+        sock.set_rule(Some(at));
+    }
     let _ = sys::set_socket_option(fd, libc::IPPROTO_TCP, FASTOPEN_CONNECT, 0);
     sock.has_tcp_option.store(false, Ordering::Relaxed);
-    sock.set_rule(Some(at));
     Ok(true)
 }
 
@@ -105,6 +115,8 @@ pub(super) enum Accepted {
     Unprotected,
     /// A rule has it, and it goes to the gateway.
     Protected,
+    /// A rule has it, and it goes there when the program asks for TLS.
+    ProtectedLater,
     /// A rule may have it that could not be read: it goes nowhere.
     Refused,
 }
@@ -121,6 +133,10 @@ pub(super) fn accepted(sock: &Sock, fd: i32) -> Accepted {
     };
     match decide(Role::Inbound, local.port(), peer) {
         Decision::Unprotected => Accepted::Unprotected,
+        decision if is_left_to_program(decision) => {
+            sock.set_for_rule_later();
+            Accepted::ProtectedLater
+        }
         Decision::Rule(at) => {
             sock.set_rule(Some(at));
             Accepted::Protected
@@ -153,12 +169,6 @@ pub(crate) fn after_fork_in_child() {
     RESOLVED.reset_lock();
 }
 
-fn decide(role: Role, port: u16, peer: SocketAddr) -> Decision {
-    let subject =
-        Subject { role, port, peer: peer.ip().to_canonical(), user: sys::effective_uid() };
-    options::current().protection.decide(&subject)
-}
-
 /// Whether a rule may be about connections that a listener gets: those are not offered for SMC.
 #[must_use]
 pub fn concerns_listener(fd: i32) -> bool {
@@ -171,6 +181,7 @@ pub fn concerns_listener(fd: i32) -> bool {
 mod tests {
     use super::*;
     use crate::process::options::Options;
+    use sidestep_proto::protection::Subject;
 
     #[test]
     fn what_cannot_be_read_or_carried_out_is_refused() {

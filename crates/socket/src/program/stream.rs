@@ -12,6 +12,7 @@ use crate::connection::{ends, ring_receive, ring_send, switch, wait};
 use crate::polling::epoll;
 use crate::process::owner::Held;
 use crate::program::hand_over;
+use crate::program::protection::controlled;
 use crate::rendezvous::agreement::{self, Moment};
 use crate::table::conn::Conn;
 use crate::table::descriptors::{self, Lead, Use};
@@ -118,6 +119,7 @@ pub fn send_by_tcp(sock: &Use, fd: i32, plain: &dyn Fn() -> isize) -> Result<isi
                 return hand_over::settled(sock, fd, false, plain).ok_or(Instead::Anew);
             }
             _ => {
+                controlled::obey(sock, fd);
                 let n = plain().ok_or(Instead::Anew)?;
                 candidate::count_plain(sock, true, n);
                 return Ok(n);
@@ -257,6 +259,7 @@ pub fn receive_by_tcp(
             hand_over::settled(sock, fd, dont_wait, plain).ok_or(Instead::Anew)
         }
         _ => {
+            controlled::obey(sock, fd);
             let n = plain().ok_or(Instead::Anew)?;
             if flags & libc::MSG_PEEK == 0 {
                 candidate::count_plain(sock, false, n);

@@ -38,8 +38,10 @@ pub(crate) const SOCKS_MAX: usize = 1 << 17;
 /// Words of [`Sock::handed_for`].
 const FOR_NOTHING: u8 = 0;
 const FOR_HOSTS: u8 = 1;
+/// By a rule of TLS, once the program asks for it.
+const FOR_RULES_LATER: u8 = 2;
 /// This and the place of the rule.
-const FOR_RULES: u8 = 2;
+const FOR_RULES: u8 = 3;
 
 const _: () = assert!(RULES_MAX < (u8::MAX - FOR_RULES) as usize);
 
@@ -107,8 +109,8 @@ pub struct Sock {
     /// It, or the listener it comes from, was marked for the TCP option of SMC, and what came
     /// of that was not asked yet (see [`crate::rendezvous::tcp_option`]).
     pub(crate) has_tcp_option: AtomicBool,
-    /// What it is handed over to the gateway for: see [`is_for_hosts`](Sock::is_for_hosts) and
-    /// [`set_rule`](Sock::set_rule); 0 = nothing. A connection that TLS protects is not offered for SMC-R.
+    /// What it is handed over to the gateway for: see [`is_for_hosts`](Sock::is_for_hosts),
+    /// [`set_rule`](Sock::set_rule) and [`set_for_rule_later`](Sock::set_for_rule_later); 0 = nothing. A connection that TLS protects is not offered for SMC-R.
     pub(super) handed_for: AtomicU8,
     /// The kernel's name of the socket while it is [`Phase::Offered`].
     pub(crate) cookie: AtomicU64,
@@ -241,7 +243,7 @@ impl Sock {
     }
 
     /// How many calls are under way beside the one that asks, while there is a descriptor.
-    pub(super) fn calls_under_way(&self) -> u32 {
+    pub(crate) fn calls_under_way(&self) -> u32 {
         // SeqCst: see `descriptors::begin_closing`, which has changed the table before.
         self.uses.load(Ordering::SeqCst).saturating_sub(2)
     }
@@ -374,6 +376,17 @@ impl Sock {
     pub(crate) fn set_rule(&self, at: Option<usize>) {
         let what = at.map_or(FOR_NOTHING, |at| at as u8 + FOR_RULES);
         self.handed_for.store(what, Ordering::Relaxed);
+    }
+
+    /// A rule of TLS has it, and TLS has not begun, as far as this process knows.
+    #[inline]
+    pub(crate) fn is_for_rule_later(&self) -> bool {
+        self.handed_for.load(Ordering::Relaxed) == FOR_RULES_LATER
+    }
+
+    /// Says so.
+    pub(crate) fn set_for_rule_later(&self) {
+        self.handed_for.store(FOR_RULES_LATER, Ordering::Relaxed);
     }
 
     /// A listener: it has its marker (see [`mark`](crate::rendezvous::listeners::mark)).

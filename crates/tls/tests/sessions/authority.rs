@@ -59,8 +59,8 @@ impl Authority {
 /// A rule of this role for port 8443, whose paths nothing reads.
 pub(crate) fn rule(role: Role) -> Rule {
     let ports = ["8443".parse().unwrap()].into_iter().collect();
-    let (peers, users) = Default::default();
-    let rule = Rule::new(Scope { role, name: "test".parse().unwrap(), ports, peers, users });
+    let (begin, peers, users) = Default::default();
+    let rule = Rule::new(Scope { role, begin, name: "test".parse().unwrap(), ports, peers, users });
     match role {
         Role::Outbound => Rule { server_name: Some(named("a.example")), ..rule },
         Role::Inbound => {

@@ -259,11 +259,12 @@ fn each<T: Copy>(list: &[T]) -> Vec<Option<T>> {
 mod tests {
     use super::*;
     use sidestep_filter::{Packet, Way};
-    use sidestep_proto::protection::Scope;
+    use sidestep_proto::protection::{Begin, Scope};
 
     fn rule(role: Role, name: &str, ports: &str, peers: &[&str], users: &[u32]) -> Rule {
         Rule::new(Scope {
             role,
+            begin: Begin::Connected,
             name: name.parse().unwrap(),
             ports: [ports.parse().unwrap()].into_iter().collect(),
             peers: peers.iter().map(|it| it.parse().unwrap()).collect(),

@@ -379,6 +379,15 @@ pub(super) fn of(reason: Reason, role: Role) -> Advice {
                  addresses names the rule",
             ),
         ),
+        Reason::Operator(OperatorSaid::TlsLater) => advice(
+            "nothing: it is in plain text until its program asks for TLS",
+            This,
+            Rule::Given("a rule of [tls] has it, with controlled = true (sidestep tls)"),
+            Some(
+                "nothing, if the program is one that begins TLS itself; for TLS from the first byte on take controlled \
+                 out of the rule",
+            ),
+        ),
         Reason::Lack(Lack::AgentAway) => advice(
             "called the agent at its socket: no agent was there",
             This,

@@ -24,8 +24,16 @@ use std::time::Instant;
 /// What no test takes.
 const HANG: Duration = Duration::from_secs(20);
 
-/// The rule of the program, and that of its peer.
+/// The rule of the program, a client, and that of its peer.
 fn setups(change: impl Fn(Rule) -> Rule) -> [Setup; 2] {
+    client_and_server(change, same)
+}
+
+/// A client's rule and a server's.
+fn client_and_server(
+    change: impl Fn(Rule) -> Rule,
+    change_server: impl Fn(Rule) -> Rule,
+) -> [Setup; 2] {
     let key = rcgen::KeyPair::generate().unwrap();
     let parameters = rcgen::CertificateParams::new(["a.example".to_owned()]).unwrap();
     let certificate = parameters.self_signed(&key).unwrap().pem().into_bytes();
@@ -35,13 +43,14 @@ fn setups(change: impl Fn(Rule) -> Rule) -> [Setup; 2] {
         let material = Material { identity, anchors: anchors.clone() };
         Setup::new(rule, &material, Arc::new(DefaultTimeProvider)).unwrap()
     };
-    [set_up(change(rule(Role::Outbound)), None), set_up(rule(Role::Inbound), identity)]
+    let [client, server] = [change(rule(Role::Outbound)), change_server(rule(Role::Inbound))];
+    [set_up(client, None), set_up(server, identity)]
 }
 
 fn rule(role: Role) -> Rule {
     let ports = ["8443".parse().unwrap()].into_iter().collect();
-    let (peers, users) = Default::default();
-    let rule = Rule::new(Scope { role, name: "test".parse().unwrap(), ports, peers, users });
+    let (begin, peers, users) = Default::default();
+    let rule = Rule::new(Scope { role, begin, name: "test".parse().unwrap(), ports, peers, users });
     match role {
         Role::Outbound => {
             Rule { server_name: Some(Expected::Name("a.example".parse().unwrap())), ..rule }
@@ -228,11 +237,15 @@ impl Other {
 fn shaken_hands(change: impl Fn(Rule) -> Rule) -> (Scene, Other) {
     let [setup, other] = setups(change);
     let (mut scene, mut other) = (Scene::new(&setup), Other::new(&other));
+    shake_hands(&mut scene, &mut other);
+    (scene, other)
+}
+
+fn shake_hands(scene: &mut Scene, other: &mut Other) {
     scene.until("the handshake is over", |scene| {
         other.turn(&mut scene.peer);
         !scene.protected.is_shaking_hands() && !other.tls.is_handshaking()
     });
-    (scene, other)
 }
 
 fn same(rule: Rule) -> Rule {
@@ -406,4 +419,80 @@ fn a_damaged_record_is_a_reset_and_the_peer_is_told() {
         let _ = scene.peer.read_to_end(&mut wire);
         assert!(!wire.is_empty(), "no alert");
     }
+}
+
+/// The program has begun TLS in the middle of its connection.
+fn later(rule: Rule) -> Rule {
+    let begin = Begin::Asked;
+    Rule { scope: Scope { begin, ..rule.scope }, ..rule }
+}
+
+/// As [`setups`], for a program of this role.
+fn later_setups(role: Role) -> [Setup; 2] {
+    match role {
+        Role::Outbound => client_and_server(later, same),
+        Role::Inbound => {
+            let [client, server] = client_and_server(same, later);
+            [server, client]
+        }
+    }
+}
+
+/// The peer sends these bytes, and they are there.
+fn send_ahead(scene: &mut Scene, bytes: &[u8]) {
+    scene.peer.write_all(bytes).unwrap();
+    let end = Instant::now() + HANG;
+    while scene.n.peek(&mut [0]).is_err() {
+        assert!(Instant::now() < end, "nothing comes");
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn where_tls_begins_later_plain_text_ahead_of_it_is_refused_and_nothing_goes_out() {
+    for (role, ahead) in [
+        (Role::Inbound, &b"RCPT TO:<a@a.example>\r\n"[..]),
+        (Role::Inbound, b"\x15\x03\x03\0\x02\x01\0"),
+        (Role::Outbound, b"250 injected\r\n"),
+        // Whatever it looks like: no server speaks before the client.
+        (Role::Outbound, b"\x16\x03\x03\0\x04\x0e\0\0\0"),
+    ] {
+        let [setup, _] = later_setups(role);
+        let mut scene = Scene::new(&setup);
+        send_ahead(&mut scene, ahead);
+        scene.program.write_all(b"secret").unwrap();
+        assert_eq!(scene.heard_by_program(), (Vec::new(), false), "{role:?} {ahead:?}");
+        assert_eq!(scene.refusal(), Failure::Ahead.to_string());
+        let mut wire = Vec::new();
+        let _ = scene.peer.read_to_end(&mut wire);
+        assert!(wire.is_empty(), "{wire:?}");
+    }
+}
+
+#[test]
+fn where_tls_begins_later_a_client_may_have_begun_before_its_server() {
+    let [setup, other] = later_setups(Role::Inbound);
+    let (mut scene, mut other) = (Scene::new(&setup), Other::new(&other));
+    let mut flight = Vec::new();
+    other.tls.transmit(&mut flight);
+    send_ahead(&mut scene, &flight);
+    shake_hands(&mut scene, &mut other);
+    scene.program.write_all(b"250 a.example\r\n").unwrap();
+    scene.until("the peer has it", |scene| {
+        other.turn(&mut scene.peer);
+        other.heard == b"250 a.example\r\n"
+    });
+}
+
+#[test]
+fn where_tls_begins_later_a_client_begins_with_a_handshake_of_its_own() {
+    let [setup, other] = later_setups(Role::Outbound);
+    let (mut scene, mut other) = (Scene::new(&setup), Other::new(&other));
+    shake_hands(&mut scene, &mut other);
+    other.tls.write(b"250 a.example\r\n");
+    scene.until("the program has it", |scene| {
+        other.turn(&mut scene.peer);
+        let mut room = [0; 100];
+        scene.program.read(&mut room).is_ok_and(|count| &room[..count] == b"250 a.example\r\n")
+    });
 }

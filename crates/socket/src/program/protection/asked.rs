@@ -6,9 +6,10 @@
 
 use crate::process::options;
 use crate::program::hand_over;
+use crate::program::protection::later;
 use crate::rendezvous::gateway::{self, PATIENCE};
 use crate::table::descriptors::{self, Use};
-use crate::table::sock::Phase;
+use crate::table::sock::{Phase, Sock};
 use sidestep_device::rights;
 use sidestep_device::sys::{self, Errno};
 use sidestep_wire::hand_over::{EMITTED_LEN_MAX, Message};
@@ -33,20 +34,30 @@ pub fn status(fd: i32) -> Option<Result<ProtectionStatus, Errno>> {
     }
     // It may be another one now.
     match descriptors::object(fd) {
-        Some(sock) => Some(of_object(&sock)),
+        Some(sock) => Some(of_object(&sock, fd)),
         None => {
             let is_tcp = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL)
                 == Ok(libc::IPPROTO_TCP);
-            is_tcp.then(|| Ok(ProtectionStatus::default()))
+            is_tcp.then(|| Ok(without_tls(None, fd)))
         }
     }
 }
 
-fn of_object(sock: &Use) -> Result<ProtectionStatus, Errno> {
+/// Of a connection on which there is none, or not yet.
+fn without_tls(sock: Option<&Sock>, fd: i32) -> ProtectionStatus {
+    let rule = later::rule_name(sock, fd);
+    let state = if rule.is_some() { State::NotBegun } else { State::Unprotected };
+    ProtectionStatus { state, rule, ..ProtectionStatus::default() }
+}
+
+pub(super) fn of_object(sock: &Use, fd: i32) -> Result<ProtectionStatus, Errno> {
     if let Some(session) = sock.session() {
         return ask(session.port);
     }
-    let Some(at) = sock.rule() else { return Ok(ProtectionStatus::default()) };
+    if sock.is_for_rule_later() && later::has_begun_elsewhere(sock) {
+        return Err(Errno(libc::ENOTCONN));
+    }
+    let Some(at) = sock.rule() else { return Ok(without_tls(Some(sock), fd)) };
     if sock.phase() != Phase::Offered {
         return Err(Errno(libc::ENOTCONN));
     }

@@ -1,0 +1,151 @@
+//! TLS that the program begins: a rule with `controlled = true`, and a program that knows of it.
+//!
+//! In protocols with STARTTLS both ends speak plain text, agree on TLS, and begin it in the middle of the connection. The program
+//! says when, by an option of its socket ([`protection_status`](sidestep_wire::protection_status)), as AT-TLS's
+//! `TTLS_INIT_CONNECTION` does.
+//!
+//! ```text
+//!   program ── N: plain text, nothing of ours ── peer
+//!                │ setsockopt: the hand-over of every rule
+//!                v
+//!   program ── H: plain text ── gateway ── N: records ── peer
+//! ```
+//!
+//! The connection is the kernel's N until then, and stays on TCP. So the place where TLS begins is exact, and nothing is counted:
+//! what the program has written lies in N's queue before anything of the gateway's, and what it has not read the gateway reads first.
+//! If that is no handshake, the gateway refuses it.
+//!
+//! Once the program has asked, no byte of its goes by N:
+//!
+//! | What could send there, or read a record | |
+//! |---|---|
+//! | a call of another thread that has begun | EBUSY for the one that asks, and nothing has changed |
+//! | another number of the descriptor | means H, too |
+//! | another process that has it by `fork` | finds [a flag](flag::TLS_BEGUN) in the slot that they share: ECONNRESET |
+//! | this one, if there is no gateway | ECONNREFUSED, and ECONNRESET from then on |
+
+use crate::polling::epoll;
+use crate::process::{loan, tcp};
+use crate::program::protection::asked;
+use crate::program::protection::later::{LATER, begin_in_plain_text, has_begun_elsewhere, rule};
+use crate::program::{hand_over, life};
+use crate::rendezvous::gateway;
+use crate::table::descriptors::{self, Use};
+use crate::table::sock::{Phase, Sock};
+use core::sync::atomic::Ordering;
+use sidestep_device::confinement;
+use sidestep_device::state::flag;
+use sidestep_device::sys::Errno;
+use sidestep_proto::protection::Role;
+use sidestep_wire::protection_status::{START, State};
+
+/// Before a plain call: if another process has begun TLS, this one has the connection no more.
+#[inline]
+pub(crate) fn obey(sock: &Use, fd: i32) {
+    if sock.is_for_rule_later() && has_begun_elsewhere(sock) {
+        lose(sock.sock(), fd);
+    }
+}
+
+#[cold]
+fn lose(sock: &'static Sock, fd: i32) {
+    crate::log!(Warn, "another process has begun TLS on a connection: it is reset here");
+    sock.set_rule(None);
+    hand_over::give_up(sock, fd);
+}
+
+/// The program begins TLS, by this word. `None`: it is no TCP socket, and the kernel says so.
+///
+/// # Errors
+///
+/// As [`protection_status`](sidestep_wire::protection_status) has them.
+#[must_use]
+pub fn start(fd: i32, word: Result<i32, Errno>) -> Option<Result<(), Errno>> {
+    match descriptors::sock(fd) {
+        Some(sock) => hand_over::look(&sock, fd),
+        // One that another program has given to this one.
+        None => _ = life::register_unseen(fd)?,
+    }
+    // It may be another one now.
+    let sock = descriptors::sock(fd)?;
+    Some(match word {
+        Ok(START) => begin(&sock, fd),
+        Ok(_) => Err(Errno(libc::EINVAL)),
+        Err(error) => Err(error),
+    })
+}
+
+fn begin(sock: &Use, fd: i32) -> Result<(), Errno> {
+    if sock.session().is_some() || sock.phase() == Phase::Offered {
+        let state = asked::of_object(sock, fd)?.state;
+        let is_protected = !matches!(state, State::Unprotected | State::NotBegun);
+        return Err(Errno(if is_protected { libc::EALREADY } else { libc::EPERM }));
+    }
+    // Neither may call the gateway: a filter of system calls may end the process, or the memory is the parent's.
+    if confinement::is_confined() {
+        return Err(Errno(libc::EPERM));
+    }
+    if loan::is_borrowed_memory() {
+        return Err(Errno(libc::EBUSY));
+    }
+    let (at, role) = rule(Some(sock), fd).inspect_err(|error| {
+        if error.0 == libc::ECONNREFUSED {
+            hand_over::give_up(sock.sock(), fd);
+        }
+    })?;
+    if !sock.is_for_rule_later() {
+        adopt(sock, fd, role)?;
+    }
+    if !gateway::is_present() {
+        crate::log!(
+            Error,
+            "a program begins TLS, and there is no gateway: its connection ends; sidestep gateway"
+        );
+        hand_over::give_up(sock.sock(), fd);
+        return Err(Errno(libc::ECONNREFUSED));
+    }
+    shut_others_out(sock, fd, at)?;
+    hand_over::settle(sock.sock(), fd);
+    let has_gone = descriptors::object(fd).is_some_and(|now| now.session().is_some());
+    if has_gone { Ok(()) } else { Err(Errno(libc::ECONNRESET)) }
+}
+
+/// A connection that was begun elsewhere, or before there was the rule: from now on it is one that the rule has.
+fn adopt(sock: &Use, fd: i32, role: Role) -> Result<(), Errno> {
+    sock.is_server.store(role == Role::Inbound, Ordering::Relaxed);
+    match sock.phase() {
+        Phase::Fresh => begin_in_plain_text(sock.sock(), fd),
+        _ => sock.keep_plain(LATER),
+    }
+    if sock.phase() != Phase::Plain {
+        return Err(Errno(libc::EPERM));
+    }
+    sock.set_for_rule_later();
+    Ok(())
+}
+
+/// From here on no byte of the program's goes by N, from whichever thread or process. What is to become of the connection is
+/// decided next, and until then calls wait for that.
+///
+/// # Errors
+///
+/// ENOBUFS, EBUSY: nothing has changed. ECONNRESET: another process was first.
+fn shut_others_out(sock: &Use, fd: i32, at: usize) -> Result<(), Errno> {
+    let slot = sock.slot().ok_or(Errno(libc::ENOBUFS))?;
+    // Who settles it meanwhile waits.
+    let _agreeing = sock.agreeing();
+    sock.cookie.store(tcp::socket_cookie(fd), Ordering::Relaxed);
+    sock.offer(hand_over::settle);
+    // SeqCst: a call says that it is under way before it looks at the phase, which was changed before this.
+    if sock.calls_under_way() > 0 {
+        sock.set_phase(Phase::Plain);
+        return Err(Errno(libc::EBUSY));
+    }
+    sock.set_rule(Some(at));
+    if slot.flags.fetch_or(flag::TLS_BEGUN, Ordering::SeqCst) & flag::TLS_BEGUN != 0 {
+        lose(sock.sock(), fd);
+        return Err(Errno(libc::ECONNRESET));
+    }
+    epoll::watch_connecting(sock.sock());
+    Ok(())
+}
