@@ -183,6 +183,25 @@ public class Get {
         assert told.decode().split() == ["TLSv1.2", str(len(BIG)), "TLSv1.3", str(len(BIG))], told
 
 
+def go_peer():
+    """The program, built once: Go builds its library on the way, so the cache is the user's."""
+    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tls_peer.go")
+    if not os.path.exists(path("tls_peer")):
+        subprocess.run(("go", "build", "-o", path("tls_peer"), source), check=True, capture_output=True, timeout=300)
+    return path("tls_peer")
+
+
+@test("go")
+def go_and_a_plain_server():
+    for version in ("1.2", "1.3"):
+        port, program = free_port(), go_peer()
+        with Gateway(inbound(port)):
+            heard = Heard(server(port))
+            assert run(program, "client", str(port), version, path("ca.pem"), input=BIG) == BIG
+            assert heard.all() == BIG
+            assert handshakes() == [(1, 0)], handshakes()
+
+
 class Process:
     """A program that shows what it receives."""
 
@@ -423,6 +442,22 @@ frontend f
         finally:
             haproxy.kill()
             haproxy.communicate(timeout=PATIENCE)
+
+
+@test("go")
+def a_plain_client_and_go():
+    for version in ("1.2", "1.3"):
+        port = free_port()
+        with Gateway(outbound(port)):
+            peer = subprocess.Popen((go_peer(), "server", str(port), version, path("right.pem"), path("right.key")))
+            try:
+                await_listener(port)
+                status, heard = client(port, BIG, TALK)
+                assert (status, heard == BIG) == (0, True), (version, status, len(heard))
+                assert peer.wait(PATIENCE) == 0
+            finally:
+                peer.kill()
+                peer.wait(PATIENCE)
 
 
 @test("gnutls-serv")
