@@ -120,7 +120,7 @@ def openssl_begins_tls_with_a_plain_server():
 @test
 def a_server_may_hold_its_connection_in_every_way():
     """And bytes go both ways afterwards."""
-    for way in ("blocking", "level", "edge", "dup", "late", "fork", "exec", "busy"):
+    for way in ("blocking", "level", "edge", "poll", "dup", "late", "fork", "exec", "given", "busy"):
         port = free_port()
         with Gateway(inbound(port, CONTROLLED)):
             server = Server(port, way)

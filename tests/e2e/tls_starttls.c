@@ -2,9 +2,10 @@
  *
  * usage: tls_starttls PORT WAY
  *
- * WAY is how it holds the connection: `blocking`; `level` or `edge`, by epoll; `dup`, by a second number, on which TLS begins;
+ * WAY is how it holds the connection: `blocking`; `level` or `edge`, by epoll; `poll`; `dup`, by a second number, on which TLS begins;
  * `late`, when the client's first bytes of TLS are there already; `fork`, by a child, and the parent then tries to send beside it;
- * `exec`, by a program that is given the descriptor; `busy`, with another thread in recv at first.
+ * `exec`, by a program that is given the descriptor; `given`, by a child that is sent it (SCM_RIGHTS); `busy`, with another thread in
+ * recv at first.
  *
  * It takes a line byte by byte, so what comes behind STARTTLS stays in the socket. What it prints is what the calls said.
  */
@@ -40,8 +41,13 @@ static ssize_t await(int fd, ssize_t (*call)(int, void *, size_t), void *at, siz
 {
     for (;;) {
         ssize_t n = call(fd, at, len);
-        if (n >= 0 || errno != EAGAIN || set < 0)
+        if (n >= 0 || errno != EAGAIN)
             return n;
+        if (is("poll")) {
+            struct pollfd wanted = {.fd = fd, .events = events == EPOLLIN ? POLLIN : POLLOUT};
+            poll(&wanted, 1, -1);
+            continue;
+        }
         struct epoll_event event = {.events = events | (is("edge") ? EPOLLET : 0), .data.fd = fd};
         epoll_ctl(set, EPOLL_CTL_MOD, fd, &event);
         epoll_wait(set, &event, 1, -1);
@@ -142,9 +148,10 @@ static void begin(int fd)
 static int serve(int fd)
 {
     char line[1000], answer[200];
+    if (is("level") || is("edge") || is("poll"))
+        fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
     if (is("level") || is("edge")) {
         struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
-        fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
         set = epoll_create1(0);
         epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
     }
@@ -200,6 +207,32 @@ static int serve_forked(int fd)
     return wait(NULL) > 0 ? 0 : 1;
 }
 
+/* A child that was there before the connection is sent it. */
+static int serve_given(int listener)
+{
+    int pair[2], fd = -1;
+    char byte = 'x', space[CMSG_SPACE(sizeof fd)] = {0};
+    struct iovec part = {.iov_base = &byte, .iov_len = 1};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0)
+        return 1;
+    if (fork() == 0) {
+        int status = recvmsg(pair[1], &message, 0) != 1;
+        memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+        status = status || serve(fd);
+        fflush(stdout);
+        _exit(status);
+    }
+    fd = accept(listener, NULL, NULL);
+    struct cmsghdr *beside = CMSG_FIRSTHDR(&message);
+    *beside = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof fd)};
+    memcpy(CMSG_DATA(beside), &fd, sizeof fd);
+    int sent = sendmsg(pair[0], &message, 0) == 1;
+    close(fd);
+    return wait(NULL) > 0 && sent ? 0 : 1;
+}
+
 int main(int argc, char **argv)
 {
     struct sockaddr_in address = {.sin_family = AF_INET};
@@ -219,6 +252,8 @@ int main(int argc, char **argv)
     if (bind(listener, (struct sockaddr *)&address, sizeof address) != 0 || listen(listener, 1) != 0)
         return 1;
     puts("listens");
+    if (is("given"))
+        return serve_given(listener);
     int fd = accept(listener, NULL, NULL);
     if (fd < 0)
         return 1;

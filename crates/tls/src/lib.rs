@@ -36,6 +36,7 @@ pub mod cipher;
 pub mod client_names;
 pub mod failure;
 pub mod peer_certificate;
+mod portions;
 pub mod rule;
 pub mod session;
 pub mod setup;

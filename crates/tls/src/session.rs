@@ -25,6 +25,7 @@ use rustls::{Connection, HandshakeKind, ProtocolVersion};
 use crate::cipher::Cipher;
 use crate::failure::Failure;
 use crate::peer_certificate::PeerCertificate;
+use crate::portions::Portions;
 use crate::rule::UncleanEnd;
 
 /// One end of a connection.
@@ -32,6 +33,7 @@ use crate::rule::UncleanEnd;
 pub struct Session {
     connection: Connection,
     unclean_end: UncleanEnd,
+    portions: Portions,
     /// The peer's TCP has ended.
     has_ended: bool,
     /// rustls knows that.
@@ -96,7 +98,8 @@ impl Session {
         // The caller takes records before it gives more bytes.
         connection.set_buffer_limit(None);
         let (has_ended, is_end_known) = (false, false);
-        Self { connection, unclean_end, has_ended, is_end_known, alert: Vec::new() }
+        let (portions, alert) = Default::default();
+        Self { connection, unclean_end, portions, has_ended, is_end_known, alert }
     }
 
     /// Whether the handshake goes on; until it is over no byte of the program is taken.
@@ -132,7 +135,9 @@ impl Session {
     /// Keeps records of the peer and says how many bytes it has taken: fewer than there are, or none, where it
     /// has to [`process`](Self::process) and the program has to [`read`](Self::read) first.
     pub fn take(&mut self, records: &[u8]) -> usize {
-        let mut rest = records;
+        // A flight of the handshake is worked on as a whole, by another thread.
+        let most = if self.is_handshaking() { records.len() } else { self.portions.next(records) };
+        let mut rest = &records[..most];
         while !rest.is_empty() && !self.has_ended {
             match self.connection.read_tls(&mut rest) {
                 // Behind the peer's `close_notify` nothing counts.
@@ -141,7 +146,9 @@ impl Session {
                 Err(_) => break,
             }
         }
-        records.len() - rest.len()
+        let taken = most - rest.len();
+        self.portions.pass(&records[..taken]);
+        taken
     }
 
     /// Works on what was taken.

@@ -51,6 +51,9 @@ use std::time::Duration;
 /// Bytes of plain text of a record, at most. *Source*: RFC 8446 §5.1.
 const PLAIN_LEN_MAX: usize = 1 << 14;
 
+/// How often N is read before the program is given what came, so that a peer that sends without a pause delays no byte for long.
+const READINGS_MAX: usize = 8;
+
 /// The first byte of a record of the handshake. *Source*: RFC 8446 §5.1.
 const HANDSHAKE: u8 = 22;
 
@@ -450,27 +453,58 @@ impl Protected {
         let (plain, records) = chunk.split_at_mut(PLAIN_LEN_MAX);
         let mut fresh = 0..0;
         let mut moved = 0;
-        let more = loop {
+        let result = loop {
             if !self.give_kept(h, h_is)? || self.peer_has_ended {
-                break false;
+                break Ok(false);
             }
             if moved >= TURN {
-                break true;
+                break Ok(true);
             }
-            match tls.read(plain)? {
-                Got::Bytes(count) => {
-                    moved += count;
-                    self.give(h, h_is, &plain[..count])?;
-                }
-                Got::End => self.peer_has_ended = true,
-                Got::Nothing if self.take_records(tls, (n, n_is), records, &mut fresh)? => {
-                    tls.process()?;
-                }
-                Got::Nothing => break false,
+            let (count, result) = self.gather(tls, (n, &mut *n_is), (plain, records), &mut fresh);
+            moved += count;
+            if count > 0 {
+                self.give(h, h_is, &plain[..count])?;
+            }
+            match result {
+                Ok(true) => {}
+                ended => break ended,
             }
         };
         self.incoming.keep(&records[fresh]);
-        Ok(more)
+        result
+    }
+
+    /// Puts what the peer has sent to the front of `plain`, of several records and readings where more comes meanwhile: each time
+    /// that a program is given something costs more than a short record. Returns how many bytes there are, also where
+    /// something is wrong behind them; false: there are no more for now.
+    fn gather(
+        &mut self,
+        tls: &mut Tls,
+        (n, n_is): (&TcpStream, &mut Ready),
+        (plain, records): (&mut [u8], &mut [u8]),
+        fresh: &mut Range<usize>,
+    ) -> (usize, Result<bool, Stop>) {
+        let (mut count, mut readings) = (0, 0);
+        while count < plain.len() && readings < READINGS_MAX {
+            match tls.read(&mut plain[count..]) {
+                Ok(Got::Bytes(more)) => count += more,
+                Ok(Got::End) => {
+                    self.peer_has_ended = true;
+                    break;
+                }
+                Ok(Got::Nothing) => match self.take_records(tls, (n, &mut *n_is), records, fresh) {
+                    Ok(true) => {
+                        readings += 1;
+                        if let Err(failure) = tls.process() {
+                            return (count, Err(failure.into()));
+                        }
+                    }
+                    nothing => return (count, nothing),
+                },
+                Err(failure) => return (count, Err(failure.into())),
+            }
+        }
+        (count, Ok(true))
     }
 
     /// Gives the program bytes, and keeps those that it has no room for.
