@@ -135,7 +135,7 @@ def a_server_may_hold_its_connection_in_every_way():
             assert talk.echo(BIG) == BIG, way
             assert talk.ask("QUIT") == "221 bye"
             said = server.said()
-            assert "start 0 errno 0\n" in said and "quit\n" in said, (way, said)
+            assert "start 0 errno 0\n" in said and "quit\n" in said and "other" not in said, (way, said)
             if way == "fork":
                 assert f"beside -1 errno {errno.ECONNRESET}\n" in said, said
             if way == "busy":

@@ -119,6 +119,15 @@ static int is_receiving(void)
     return is_one;
 }
 
+/* Its own and the peer's. */
+static void take_names(int fd, struct sockaddr_in names[2])
+{
+    socklen_t len = sizeof *names;
+    getsockname(fd, (struct sockaddr *)names, &len);
+    len = sizeof *names;
+    getpeername(fd, (struct sockaddr *)(names + 1), &len);
+}
+
 static void begin(int fd)
 {
     struct pollfd input = {.fd = fd, .events = POLLIN};
@@ -135,9 +144,14 @@ static void begin(int fd)
         pthread_join(thread, NULL);
     }
     int number = is("dup") ? dup(fd) : fd;
+    struct sockaddr_in names[4] = {0};
+    take_names(fd, names);
     errno = 0;
     printf("start %d", sidestep_tls_start(number));
     printf(" errno %d\n", errno);
+    take_names(fd, names + 2);
+    if (memcmp(names, names + 2, 2 * sizeof *names) != 0)
+        printf("other names\n");
     fflush(stdout);
     if (number != fd)
         close(number);

@@ -149,3 +149,104 @@ fn shut_others_out(sock: &Use, fd: i32, at: usize) -> Result<(), Errno> {
     epoll::watch_connecting(sock.sock());
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::home::tests::alone;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::fd::AsRawFd;
+
+    /// A connection that a rule has, as far as its object knows, and its peer.
+    fn connection() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (peer, _) = listener.accept().unwrap();
+        let sock = life::register(stream.as_raw_fd(), false, false).unwrap();
+        sock.set_for_rule_later();
+        begin_in_plain_text(sock, stream.as_raw_fd());
+        (stream, peer)
+    }
+
+    fn close(stream: TcpStream) {
+        drop(life::before_close(stream.as_raw_fd()));
+        drop(stream);
+    }
+
+    fn flags(sock: &Sock) -> u32 {
+        sock.slot().unwrap().flags.load(Ordering::Relaxed)
+    }
+
+    /// It goes on as it was.
+    fn still_talks(stream: &mut TcpStream, peer: &mut TcpStream) {
+        stream.write_all(b"abc").unwrap();
+        let mut heard = [0; 3];
+        peer.read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, b"abc");
+    }
+
+    #[test]
+    fn what_no_rule_leaves_to_the_program_goes_on_as_it_was() {
+        let _alone = alone();
+        let (mut stream, mut peer) = connection();
+        let fd = stream.as_raw_fd();
+        for (word, errno) in [
+            // Of this process there are no rules any more.
+            (Ok(START), libc::EPERM),
+            (Ok(2), libc::EINVAL),
+            (Err(Errno(libc::EFAULT)), libc::EFAULT),
+        ] {
+            assert_eq!(start(fd, word), Some(Err(Errno(errno))));
+            still_talks(&mut stream, &mut peer);
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert_eq!(start(listener.as_raw_fd(), Ok(START)), Some(Err(Errno(libc::ENOTCONN))));
+        drop(life::before_close(listener.as_raw_fd()));
+        let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert_eq!(start(datagrams.as_raw_fd(), Ok(START)), None);
+        close(stream);
+    }
+
+    #[test]
+    fn a_call_under_way_comes_first_and_nothing_has_changed() {
+        let _alone = alone();
+        let (mut stream, mut peer) = connection();
+        let fd = stream.as_raw_fd();
+        let sock = descriptors::object(fd).unwrap();
+        let call = descriptors::object(fd).unwrap();
+        assert_eq!(shut_others_out(&sock, fd, 0), Err(Errno(libc::EBUSY)));
+        assert!(sock.phase() == Phase::Plain && sock.is_for_rule_later());
+        assert_eq!(flags(&sock) & flag::TLS_BEGUN, 0);
+        still_talks(&mut stream, &mut peer);
+        drop(call);
+        assert_eq!(shut_others_out(&sock, fd, 0), Ok(()));
+        assert!(sock.phase() == Phase::Offered && sock.rule() == Some(0));
+        drop(sock);
+        close(stream);
+    }
+
+    #[test]
+    fn where_another_process_has_begun_no_byte_goes_out_any_more() {
+        let _alone = alone();
+        for asks in [false, true] {
+            let (mut stream, mut peer) = connection();
+            let fd = stream.as_raw_fd();
+            let sock = descriptors::object(fd).unwrap();
+            obey(&sock, fd);
+            still_talks(&mut stream, &mut peer);
+            sock.slot().unwrap().flags.fetch_or(flag::TLS_BEGUN, Ordering::SeqCst);
+            match asks {
+                true => assert_eq!(shut_others_out(&sock, fd, 0), Err(Errno(libc::ECONNRESET))),
+                false => obey(&sock, fd),
+            }
+            let ended = stream.read(&mut [0; 16]).unwrap_err();
+            assert_eq!(ended.raw_os_error(), Some(libc::ECONNRESET));
+            assert!(stream.write_all(b"abc").is_err());
+            let mut heard = Vec::new();
+            assert!(matches!(peer.read_to_end(&mut heard), Ok(0)), "{heard:?}");
+            drop(sock);
+            close(stream);
+        }
+    }
+}
