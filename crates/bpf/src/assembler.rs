@@ -94,6 +94,9 @@ pub(crate) enum Helper {
     /// Says that message `R1` goes to the socket in `R2` under key `*R3`, with flags
     /// `R4`; `R0` is the verdict: to pass, or to drop it if there is none.
     MsgRedirectHash = 71,
+    /// Makes room for `R2` bytes behind the header that mode `R3` names in packet `R1`, or takes so many away if there are fewer
+    /// than none, with flags `R4`; `R0` is negative if it cannot.
+    SkbAdjustRoom = 50,
     /// The same as [`Self::SkbLoadBytes`], but `R2` is counted from the header that `R5` names.
     SkbLoadBytesRelative = 68,
     /// `R0` = number of the cgroup of packet `R1`'s socket, or 0.
@@ -104,6 +107,8 @@ pub(crate) enum Helper {
     SkRelease = 86,
     /// `R0` = all that is known of socket `R1`, or 0.
     SkFullsock = 95,
+    /// Marks packet `R1` as one that met congestion, if its ends know such marks.
+    SkbEcnSetCe = 97,
     /// `R0` = what TCP knows of socket `R1` (`bpf_tcp_sock`), or 0.
     TcpSock = 96,
     /// `R0` = what map `R1` keeps for the socket `R2`, or 0. With flag 1 in `R4` it is made
@@ -126,6 +131,9 @@ pub(crate) enum Helper {
     StoreHdrOpt = 143,
     /// Asks for `R2` bytes in the header of the packet.
     ReserveHdrOpt = 144,
+    /// The packet is to leave by the interface of number `R1`, to the next hop that the table of routes has for it (`R2` and `R3` 0),
+    /// with flags `R4`; `R0` is the verdict that says so. Linux 5.10.
+    RedirectNeigh = 152,
     /// The same as [`Self::KtimeGetNs`], at the last tick.
     KtimeGetCoarseNs = 160,
     /// The call that is asked about fails with error number `-R1`. Linux 5.18.
@@ -153,6 +161,7 @@ mod operation {
     const K: u8 = 0x00;
     const X: u8 = 0x08;
     const W: u8 = 0x00;
+    const H: u8 = 0x08;
     const B: u8 = 0x10;
     const DW: u8 = 0x18;
     const IMM: u8 = 0x00;
@@ -184,6 +193,7 @@ mod operation {
     pub(super) const LOAD_8: u8 = LDX | MEM | B;
     pub(super) const LOAD_32: u8 = LDX | MEM | W;
     pub(super) const STORE_IMMEDIATE_32: u8 = ST | MEM | W;
+    pub(super) const STORE_16: u8 = STX | MEM | H;
     pub(super) const STORE_32: u8 = STX | MEM | W;
     pub(super) const LOAD_64: u8 = LDX | MEM | DW;
     pub(super) const STORE_64: u8 = STX | MEM | DW;
@@ -320,6 +330,11 @@ impl Assembler {
     /// `to = *(u32 *)(from + offset)`
     pub(crate) fn load_32(&mut self, to: Register, from: Register, offset: i16) {
         self.push(operation::LOAD_32, to, from, offset, 0);
+    }
+
+    /// `*(u16 *)(to + offset) = from`
+    pub(crate) fn store_16(&mut self, to: Register, offset: i16, from: Register) {
+        self.push(operation::STORE_16, to, from, offset, 0);
     }
 
     /// `*(u32 *)(to + offset) = from`
@@ -483,7 +498,7 @@ mod tests {
     }
 
     /// The bytes are those that clang 14 makes of the same instructions; it does not make
-    /// those of multiplication and behind it, which are by the standard, nor the last one.
+    /// those of 16 bits, of multiplication and behind it, which are by the standard, nor the last one.
     #[test]
     #[cfg(target_endian = "little")]
     fn instructions_are_those_of_the_standard() {
@@ -520,6 +535,11 @@ mod tests {
             "r1 = lock fetch_add *(u64 *)(r0 + 8), r1",
             |a| a.atomic_fetch_add_64(R0, 8, R1),
             &[0xdb, 0x10, 8, 0, 1, 0, 0, 0],
+        );
+        is(
+            "*(u16 *)(r10 - 10) = r0",
+            |a| a.store_16(R10, -10, R0),
+            &[0x6b, 0x0a, 0xf6, 0xff, 0, 0, 0, 0],
         );
         is("r2 *= r1", |a| a.mul(R2, R1), &[0x2f, 0x12, 0, 0, 0, 0, 0, 0]);
         is("w2 *= 5", |a| a.mul_immediate_32(R2, 5), &[0x24, 2, 0, 0, 5, 0, 0, 0]);

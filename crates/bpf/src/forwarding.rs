@@ -1,4 +1,4 @@
-//! Packets to one address, sent on to hosts of the same link.
+//! Packets to one address, sent on to other hosts.
 
 mod programs;
 #[cfg(test)]
@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use aya::Ebpf;
-use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, PerCpuHashMap};
+use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, PerCpuHashMap, RingBuf};
 use aya::programs::SchedClassifier;
 use aya::programs::tc::{SchedClassifierLinkId, TcAttachType};
 use sidestep_distributor::terms::TARGETS_MAX;
@@ -21,13 +21,15 @@ use crate::loaded::program;
 use crate::object_file;
 use crate::tables::programs::{page, service_key};
 use crate::tables::{Tables, earlier_page_of, key_of, octets, of_map, slot, take};
+use crate::tunnel::{Family, SOURCE_PORTS, Tunnel};
 use programs::{
-    ADDRESSES, EARLIER, FLOWS, HOSTS, LEASE, ROUTES, TRAFFIC, flow, lease, route, tally,
+    ADDRESSES, EARLIER, FLOWS, HOSTS, LEASE, OVERSIZED, ROUTES, TRAFFIC, TUNNEL_PORTS, TUNNELS,
+    flow, lease, oversized, route, tally, way,
 };
 pub use programs::{FLOWS_MAX, ROUTES_MAX};
 
 /// Sends packets that come in by one interface for a service, an address, port and protocol, on to hosts of that
-/// link: direct server return.
+/// link, or through a tunnel to others: direct server return.
 ///
 /// Nothing is pinned: with the process that holds this the program goes.
 pub struct Forwarding {
@@ -37,6 +39,9 @@ pub struct Forwarding {
     tables: Tables,
     hosts: Array<MapData, u32>,
     routes: Array<MapData, [u8; route::LEN]>,
+    tunnels: Array<MapData, [u8; way::LEN]>,
+    tunnel_ports: Array<MapData, u32>,
+    oversized: RingBuf<MapData>,
     earlier: Array<MapData, [u8; page::LEN]>,
     traffic: PerCpuArray<MapData, [u64; 2]>,
     flows: HashMap<MapData, [u8; flow::KEY_LEN], [u8; flow::LEN]>,
@@ -84,6 +89,17 @@ pub enum Hop {
         /// Ours.
         from: [u8; 6],
     },
+    /// To a host elsewhere.
+    Tunnel(Tunnel),
+}
+
+/// A packet that did not fit into a tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Oversized {
+    /// How long a packet may be.
+    pub fits: u32,
+    /// Its beginning, from the header of IP on.
+    pub packet: [u8; oversized::PACKET_LEN],
 }
 
 /// A client's connection, or its datagrams.
@@ -114,6 +130,8 @@ pub struct Tally {
     pub errors: u64,
     /// Packets without a target: refused if they begin something, dropped otherwise.
     pub stranded: u64,
+    /// Packets that did not fit into a tunnel, which are dropped.
+    pub oversized: u64,
 }
 
 impl fmt::Debug for Forwarding {
@@ -141,6 +159,9 @@ impl Forwarding {
             tables: Tables::of(&mut loaded)?,
             hosts: take(&mut loaded, HOSTS)?,
             routes: take(&mut loaded, ROUTES)?,
+            tunnels: take(&mut loaded, TUNNELS)?,
+            tunnel_ports: take(&mut loaded, TUNNEL_PORTS)?,
+            oversized: take(&mut loaded, OVERSIZED)?,
             earlier: take(&mut loaded, EARLIER)?,
             traffic: take(&mut loaded, TRAFFIC)?,
             flows: take(&mut loaded, FLOWS)?,
@@ -258,9 +279,41 @@ impl Forwarding {
                 entry[route::SOURCE..route::FLAGS].copy_from_slice(&from);
                 flags |= route::KNOWN;
             }
+            Hop::Tunnel(tunnel) => {
+                // First, since from then on it is looked at.
+                of_map(self.tunnels.set(number, way_of(&tunnel), 0))?;
+                flags |= route::KNOWN | route::TUNNEL;
+            }
         }
         entry[route::FLAGS..].copy_from_slice(&flags.to_ne_bytes());
         of_map(self.routes.set(number, entry, 0))
+    }
+
+    /// From which ports of this host tunnels to addresses like this one are sent. Before, none is.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_tunnel_ports(
+        &mut self,
+        like: IpAddr,
+        ports: [u16; SOURCE_PORTS],
+    ) -> Result<(), BpfError> {
+        let first = Family::of(like).first_source_port();
+        for (at, port) in (first..).zip(ports) {
+            of_map(self.tunnel_ports.set(at as u32, u32::from(port), 0))?;
+        }
+        Ok(())
+    }
+
+    /// Takes the oldest packet that did not fit into a tunnel, and of which no sender was told.
+    pub fn take_oversized(&mut self) -> Option<Oversized> {
+        let record = self.oversized.next()?;
+        let record: &[u8; oversized::LEN] = record.first_chunk().expect("whole records");
+        let (fits, packet) = record.split_at(oversized::PACKET);
+        Some(Oversized {
+            fits: u32::from_ne_bytes(fits.try_into().expect("four bytes")),
+            packet: packet.try_into().expect("its beginning"),
+        })
     }
 
     /// Packets and bytes that have taken a route.
@@ -305,6 +358,7 @@ impl Forwarding {
             extended: of(tally::EXTENDED),
             errors: of(tally::ERRORS),
             stranded: of(tally::STRANDED),
+            oversized: of(tally::OVERSIZED),
         })
     }
 
@@ -389,6 +443,16 @@ impl Flow {
         value[flow::SEEN_NS..].copy_from_slice(&(self.seen.as_nanos() as u64).to_ne_bytes());
         value
     }
+}
+
+fn way_of(tunnel: &Tunnel) -> [u8; way::LEN] {
+    let mut entry = [0; way::LEN];
+    for (at, word) in [(way::INTERFACE, tunnel.interface), (way::MTU, tunnel.mtu)] {
+        entry[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+    }
+    let headers = tunnel.headers();
+    entry[way::HEADERS..][..headers.len()].copy_from_slice(&headers);
+    entry
 }
 
 fn of_cpus() -> Result<usize, BpfError> {

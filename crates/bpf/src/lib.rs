@@ -21,10 +21,13 @@
 //! | [`filter`] | [`Filter`]: rules for the packets of all sockets, which stay when the process ends |
 //! | [`filter`] | [`Enforcement`]: rules for which bytes leave on unmarked sockets, as long as the process lives |
 //! | [`detached`] | [`DetachedFileSystem`]: where what is pinned goes with the process |
+//! | [`packet`] | where a packet has what |
 //! | [`others`] | the programs for packets that others have attached to a cgroup or an interface |
 //! | [`tables`] | services, and which of its targets takes what begins |
 //! | [`steering`] | [`Steering`]: connections to one address, given to listeners at others |
 //! | [`forwarding`] | [`Forwarding`]: packets to one address, sent on to hosts |
+//! | [`tunnel`] | [`Tunnel`]: what they wear on their way to hosts that are not on the link |
+//! | [`reception`] | [`Reception`]: which takes that off there |
 //! | [`cgroup`] | [`Cgroup`]: the group of processes whose sockets are meant |
 //!
 //! All of this needs privilege (CAP_BPF and CAP_NET_ADMIN, and the right to make a
@@ -47,10 +50,13 @@ mod loaded;
 mod map;
 mod object_file;
 mod others;
+mod packet;
+mod reception;
 mod sockmap;
 mod steering;
 mod tables;
 mod tcp_option;
+mod tunnel;
 
 pub use cgroup::Cgroup;
 pub use detached::DetachedFileSystem;
@@ -59,12 +65,14 @@ pub use filter::{
     Enforcement, Filter, GroupNumbers, Hits, Identity, LINES_MAX, Log, LogLine, NumberedGroup,
     RuleSet, Totals, is_denied, tell_partner,
 };
-pub use forwarding::{FLOWS_MAX, Flow, Forwarding, Hop, Lease, ROUTES_MAX, Tally};
+pub use forwarding::{FLOWS_MAX, Flow, Forwarding, Hop, Lease, Oversized, ROUTES_MAX, Tally};
 pub use others::{PacketProgram, interface_programs, packet_programs};
+pub use reception::{Announcement, Received, Reception};
 pub use sockmap::{Counters, Sockmap};
 pub use steering::Steering;
 pub use tables::programs::INDICES;
 pub use tcp_option::{Sweeper, TcpOption};
+pub use tunnel::{PORT as TUNNEL_PORT, SOURCE_PORTS, Tunnel};
 
 /// Whether [`Sockmap`] works here: does all of it once, for a cgroup without processes.
 ///

@@ -1,4 +1,4 @@
-//! The program that sends packets for a VIP on to hosts of the same link, and the maps that it looks into.
+//! The program that sends packets for a VIP on to other hosts, and the maps that it looks into.
 //!
 //! ```text
 //!   packet ──> "services"   is this address, port and protocol a VIP? If not, the kernel goes on as ever.
@@ -8,11 +8,18 @@
 //!              "earlier"    what goes on without a flow began before this program served: it goes by the table of then
 //!              "hosts"      the route of that target
 //!              "routes"     where it leads: the two addresses of the frame
+//!              "tunnels"    or what the packet wears on its way to a host that is not on the link
 //!              "traffic"    packets and bytes of the route
 //! ```
 //!
 //! The frame gets the target's address as its destination and leaves by the interface by which it came. Nothing
 //! behind the frame's header changes, so the target answers the client itself, from the VIP (*direct server return*).
+//!
+//! # To a host that is not on the link
+//!
+//! The packet goes whole into one of the tunnel ([`crate::tunnel`]), from this host's address to the target's, and leaves by the kernel's
+//! table of routes. It has as many bytes more as the tunnel's headers have. Segments that are still in one piece (GSO) the kernel cuts smaller; a
+//! packet that does not fit is counted and dropped, and its beginning goes into `oversized`, so that its sender can be told.
 //!
 //! # What a flood does
 //!
@@ -54,15 +61,22 @@ use crate::assembler::{Assembler, Helper, Register};
 use crate::key;
 use crate::map::{MapDefinition, MapKind};
 use crate::object_file::Program;
+use crate::packet::{self, skb};
 use crate::tables::programs::{
     self as tables, ARRAY, CLIENT, INDICES, NUMBER, SERVICE, STACK, client, service, service_key,
 };
+use crate::tunnel::{self, Family, room};
 
 pub(super) const FORWARD: &str = "forward";
 
 /// The route of each target, [`TARGETS_MAX`] for each service; 0: none.
 pub(super) const HOSTS: &str = "hosts";
 pub(super) const ROUTES: &str = "routes";
+/// The tunnel of each route that has one, and the ports from which tunnels are sent.
+pub(super) const TUNNELS: &str = "tunnels";
+pub(super) const TUNNEL_PORTS: &str = "tunnel_ports";
+/// The beginnings of packets that do not fit into a tunnel.
+pub(super) const OVERSIZED: &str = "oversized";
 /// Packets and bytes of each route.
 pub(super) const TRAFFIC: &str = "traffic";
 pub(super) const FLOWS: &str = "flows";
@@ -90,6 +104,28 @@ pub(super) mod route {
     pub(in super::super) const TAKES: u32 = 2;
     /// The target is this host.
     pub(in super::super) const OWN: u32 = 4;
+    /// It leads through a tunnel.
+    pub(in super::super) const TUNNEL: u32 = 8;
+}
+
+/// A value of [`TUNNELS`]: the interface, the longest packet of the tunnel, and its headers but for what each packet decides.
+pub(super) mod way {
+    use crate::tunnel::HEADERS_LEN_MAX;
+
+    pub(in super::super) const LEN: usize = HEADERS + HEADERS_ROOM;
+    pub(in super::super) const INTERFACE: usize = 0;
+    pub(in super::super) const MTU: usize = 4;
+    pub(in super::super) const HEADERS: usize = 8;
+    /// In whole words.
+    pub(in super::super) const HEADERS_ROOM: usize = HEADERS_LEN_MAX.next_multiple_of(8);
+}
+
+/// A record of [`OVERSIZED`]: what would fit, and the beginning of the packet.
+pub(super) mod oversized {
+    pub(in super::super) const LEN: usize = PACKET + PACKET_LEN;
+    pub(in super::super) const PACKET: usize = 4;
+    /// The longest header of IPv4, and the eight bytes behind it that an error has to quote; of IPv6 more than these.
+    pub(in super::super) const PACKET_LEN: usize = 60 + 8;
 }
 
 /// The key and value of [`FLOWS`] and [`OPENINGS`]: the client's end, the service; the route, whether an end was
@@ -119,12 +155,13 @@ pub(super) mod lease {
 
 /// A value of [`ADDRESSES`]: counters.
 pub(super) mod tally {
-    pub(in super::super) const COUNTERS: usize = 5;
+    pub(in super::super) const COUNTERS: usize = 6;
     pub(in super::super) const FRAGMENTS: i16 = 0;
     pub(in super::super) const OPTIONS: i16 = 8;
     pub(in super::super) const EXTENDED: i16 = 16;
     pub(in super::super) const ERRORS: i16 = 24;
     pub(in super::super) const STRANDED: i16 = 32;
+    pub(in super::super) const OVERSIZED: i16 = 40;
 }
 
 /// As many flows as a busy machine has: some 100 bytes each. The longest quiet make room.
@@ -133,6 +170,8 @@ pub const FLOWS_MAX: usize = 0x4_0000;
 pub(super) fn maps() -> Vec<MapDefinition> {
     /// As many as begin within a round trip.
     const OPENINGS_MAX: u32 = 0x1_0000;
+    /// Bytes: beginnings of eight hundred packets. Their senders send them again.
+    const OVERSIZED_LEN: u32 = 64 << 10;
     let flows = MapDefinition {
         name: FLOWS,
         kind: MapKind::LruHash,
@@ -162,6 +201,21 @@ pub(super) fn maps() -> Vec<MapDefinition> {
         MapDefinition { name: EARLIER, entries_max: INDICES as u32, ..ARRAY },
         MapDefinition { name: LEASE, value_len: lease::LEN as u32, entries_max: 1, ..ARRAY },
         MapDefinition { name: OPENINGS, entries_max: OPENINGS_MAX, ..flows },
+        MapDefinition { name: TUNNELS, value_len: way::LEN as u32, entries_max: routes, ..ARRAY },
+        MapDefinition {
+            name: TUNNEL_PORTS,
+            value_len: 4,
+            entries_max: 2 * tunnel::SOURCE_PORTS as u32,
+            ..ARRAY
+        },
+        MapDefinition {
+            name: OVERSIZED,
+            kind: MapKind::RingBuf,
+            key_len: 0,
+            value_len: 0,
+            entries_max: OVERSIZED_LEN,
+            on_demand: false,
+        },
         MapDefinition {
             name: ADDRESSES,
             kind: MapKind::PerCpuHash,
@@ -172,55 +226,6 @@ pub(super) fn maps() -> Vec<MapDefinition> {
         },
     ];
     [&tables::MAPS[..], &own].concat()
-}
-
-/// `struct __sk_buff` of `linux/bpf.h`, and what a program of traffic control returns.
-mod skb {
-    pub(super) const LEN: i16 = 0;
-    /// For whom the frame is; 0: for this host.
-    pub(super) const PACKET_TYPE: i16 = 4;
-    /// In the network's order.
-    pub(super) const PROTOCOL: i16 = 16;
-    pub(super) const IFINDEX: i16 = 40;
-
-    pub(super) const IPV4: i32 = u16::to_be(0x0800) as i32;
-    pub(super) const IPV6: i32 = u16::to_be(0x86dd) as i32;
-    pub(super) const ARP: i32 = u16::to_be(0x0806) as i32;
-
-    /// Programs behind this one, and the kernel, go on.
-    pub(super) const NEXT: i32 = -1;
-    pub(super) const DROP: i32 = 2;
-}
-
-/// Where a packet has what, in bytes.
-mod packet {
-    /// Of a frame: its addresses and its type.
-    pub(super) const FRAME_LEN: i32 = 14;
-    pub(super) const FRAME_ADDRESSES_LEN: i32 = 12;
-    pub(super) const IPV4_LEN: i32 = 20;
-    pub(super) const IPV4_FRAGMENT: i16 = 4;
-    pub(super) const IPV4_PROTOCOL: i16 = 9;
-    pub(super) const IPV4_SOURCE: i16 = 12;
-    pub(super) const IPV4_DESTINATION: i16 = 16;
-    pub(super) const IPV6_LEN: i32 = 40;
-    pub(super) const IPV6_NEXT: i16 = 6;
-    pub(super) const IPV6_SOURCE: i16 = 8;
-    pub(super) const IPV6_DESTINATION: i16 = 24;
-    /// Of an ICMP message, what stands before the packet that it quotes.
-    pub(super) const ICMP_LEN: i32 = 8;
-    pub(super) const TCP_FLAGS: i16 = 13;
-
-    pub(super) const ICMP: i32 = 1;
-    pub(super) const TCP: i32 = 6;
-    pub(super) const UDP: i32 = 17;
-    pub(super) const ICMPV6: i32 = 58;
-    /// Of a neighbour, a type of ICMPv6.
-    pub(super) const SOLICITATION: i32 = 135;
-
-    pub(super) const FIN: i32 = 1;
-    pub(super) const SYN: i32 = 2;
-    pub(super) const RST: i32 = 4;
-    pub(super) const ACK: i32 = 16;
 }
 
 // Where the stack has what, below what the tables use.
@@ -238,6 +243,11 @@ const ADDRESSES_OF_FRAME: i16 = NOTE - route::LEN as i16;
 const NOW: i16 = ADDRESSES_OF_FRAME - 8;
 /// The solicitation of a neighbour.
 const SOLICITATION: i16 = NOW - 32;
+/// Headers of a tunnel, or a record of what does not fit into one.
+const TUNNEL: i16 = SOLICITATION - way::HEADERS_ROOM as i16;
+/// The first four bytes of the packet, and how long its headers are.
+const FIRST: i16 = TUNNEL - 8;
+const HEADERS_LEN: i16 = FIRST - 8;
 
 /// What a packet means to its flow.
 mod kind {
@@ -273,6 +283,11 @@ fn forward() -> Assembler {
     follow_opening(&mut a);
     choose(&mut a);
     send(&mut a);
+    for family in Family::BOTH {
+        measure(&mut a, family);
+        wrap(&mut a, family);
+    }
+    refuse_oversized(&mut a);
     end(&mut a);
     answer_arp(&mut a);
     answer_solicitation(&mut a);
@@ -308,10 +323,9 @@ fn read_ipv4(a: &mut Assembler) {
     a.mov_immediate(R8, packet::FRAME_LEN);
     a.add(R8, R1);
     a.load_8(R9, R10, HEADER + packet::IPV4_PROTOCOL);
-    // Bits of the lower half: more fragments follow, or this is not the first.
     a.load_32(R1, R10, HEADER + packet::IPV4_FRAGMENT);
     a.swap_to_big_endian_32(R1);
-    a.and_immediate(R1, 0x3fff);
+    a.and_immediate(R1, packet::IPV4_IS_FRAGMENT);
     a.jump_if_not_equal(R1, 0, "fragment");
     a.jump_if_equal(R8, packet::FRAME_LEN + packet::IPV4_LEN, "ipv4 without options");
     tally(a, tally::OPTIONS);
@@ -590,7 +604,7 @@ fn assign(a: &mut Assembler, otherwise: &'static str) {
     a.jump_if_equal(R1, 0, otherwise);
 }
 
-/// Gives the frame the addresses of the route.
+/// Gives the frame the addresses of the route, or the headers of its tunnel.
 fn send(a: &mut Assembler) {
     a.label("send");
     find_route(a);
@@ -603,16 +617,11 @@ fn send(a: &mut Assembler) {
     a.mov(R1, R9);
     a.and_immediate(R1, route::KNOWN as i32);
     a.jump_if_equal(R1, 0, "stranded");
+    a.mov(R1, R9);
+    a.and_immediate(R1, route::TUNNEL as i32);
+    a.jump_if_not_equal(R1, 0, "measure");
 
-    a.load_map(R1, TRAFFIC);
-    a.address(R2, R10, ROUTE);
-    a.call(Helper::MapLookup);
-    a.jump_if_equal(R0, 0, "stranded");
-    a.mov_immediate(R1, 1);
-    a.atomic_add_64(R0, 0, R1);
-    a.load_32(R1, R6, skb::LEN);
-    a.atomic_add_64(R0, 8, R1);
-
+    count_traffic(a);
     a.and_immediate(R9, route::OWN as i32);
     a.jump_if_not_equal(R9, 0, "pass");
     a.mov(R1, R6);
@@ -623,6 +632,208 @@ fn send(a: &mut Assembler) {
     a.call(Helper::SkbStoreBytes);
     a.jump_if_negative(R0, "drop");
     send_back(a);
+
+    a.label("measure");
+    a.load_map(R1, TUNNELS);
+    a.address(R2, R10, ROUTE);
+    a.call(Helper::MapLookup);
+    a.jump_if_equal(R0, 0, "stranded");
+    // The service is not looked at any more.
+    a.mov(R7, R0);
+    a.load_32(R8, R7, way::MTU as i16);
+    a.mov_immediate(R2, packet::FRAME_LEN);
+    load(a, FIRST, 4);
+    a.load_32(R1, R6, skb::PROTOCOL);
+    a.jump_if_equal(R1, skb::IPV6, MEASURE[1]);
+    a.jump(MEASURE[0]);
+}
+
+/// One more packet of the route.
+fn count_traffic(a: &mut Assembler) {
+    a.load_map(R1, TRAFFIC);
+    a.address(R2, R10, ROUTE);
+    a.call(Helper::MapLookup);
+    a.jump_if_equal(R0, 0, "stranded");
+    a.mov_immediate(R1, 1);
+    a.atomic_add_64(R0, 0, R1);
+    a.load_32(R1, R6, skb::LEN);
+    a.atomic_add_64(R0, 8, R1);
+}
+
+// Labels of both families.
+const MEASURE: [&str; 2] = ["measure ipv4", "measure ipv6"];
+const SEGMENTS: [&str; 2] = ["segments of ipv4", "segments of ipv6"];
+const DATAGRAMS: [&str; 2] = ["datagrams of ipv4", "datagrams of ipv6"];
+const SEGMENT: [&str; 2] = ["segment of ipv4", "segment of ipv6"];
+const WRAP: [&str; 2] = ["wrap ipv4", "wrap ipv6"];
+const ROOM: [&str; 2] = ["room in ipv4", "room in ipv6"];
+
+/// Whether what the packet becomes fits into the tunnel, of which `R8` is the longest packet.
+fn measure(a: &mut Assembler, family: Family) {
+    /// What the length of a packet can say.
+    const LEN_MAX: i32 = 0xffff;
+    let more = family.overhead() as i32;
+    a.label(MEASURE[family as usize]);
+    a.store_immediate_32(R10, HEADERS_LEN, more);
+    a.load_32(R1, R6, skb::LEN);
+    a.add_immediate(R1, more - packet::FRAME_LEN);
+    a.jump_if_above(R1, LEN_MAX, "too big");
+    a.load_32(R2, R6, skb::GSO_SIZE);
+    a.jump_if_not_equal(R2, 0, SEGMENTS[family as usize]);
+    a.jump_if_beyond(R1, R8, "too big");
+    a.jump(WRAP[family as usize]);
+
+    // `R1` = how long a segment's headers are.
+    a.label(SEGMENTS[family as usize]);
+    match family {
+        Family::Ipv4 => {
+            a.load_8(R1, R10, FIRST);
+            a.and_immediate(R1, 0x0f);
+            a.shift_left_immediate(R1, 2);
+        }
+        Family::Ipv6 => a.mov_immediate(R1, packet::IPV6_LEN),
+    }
+    a.load_32(R2, R10, SERVICE + service_key::PROTOCOL as i16);
+    a.jump_if_equal(R2, packet::UDP, DATAGRAMS[family as usize]);
+    a.store_64(R10, ADDRESSES_OF_FRAME, R1);
+    a.address(R2, R1, packet::FRAME_LEN as i16 + packet::TCP_DATA_OFFSET);
+    load(a, FLAGS, 1);
+    a.load_8(R2, R10, FLAGS);
+    a.shift_right_immediate(R2, 4);
+    a.shift_left_immediate(R2, 2);
+    a.load_64(R1, R10, ADDRESSES_OF_FRAME);
+    a.add(R1, R2);
+    // The kernel makes each segment shorter by as much as its headers grow.
+    a.jump(SEGMENT[family as usize]);
+    a.label(DATAGRAMS[family as usize]);
+    a.add_immediate(R1, packet::UDP_LEN + more);
+    a.label(SEGMENT[family as usize]);
+    a.load_32(R2, R6, skb::GSO_SIZE);
+    a.add(R1, R2);
+    a.jump_if_beyond(R1, R8, "too big");
+    a.jump(WRAP[family as usize]);
+}
+
+/// Puts the headers of tunnel `R7` before the packet, and has it go where they say.
+fn wrap(a: &mut Assembler, family: Family) {
+    let (more, ip_len) = (family.overhead() as i32, family.header_len() as i32);
+    let at = |offset: i32| TUNNEL + offset as i16;
+    a.label(WRAP[family as usize]);
+    count_traffic(a);
+    for word in (0..way::HEADERS_ROOM as i16).step_by(8) {
+        a.load_64(R1, R7, way::HEADERS as i16 + word);
+        a.store_64(R10, TUNNEL + word, R1);
+    }
+    a.load_32(R1, R6, skb::LEN);
+    a.add_immediate(R1, more - packet::FRAME_LEN);
+    match family {
+        Family::Ipv4 => write_ipv4(a),
+        Family::Ipv6 => write_ipv6(a),
+    }
+    // The length of UDP; there is no checksum, the packet within has its own.
+    a.load_32(R1, R6, skb::LEN);
+    a.add_immediate(R1, more - packet::FRAME_LEN - ip_len);
+    a.shift_left_immediate(R1, 16);
+    a.swap_to_big_endian_32(R1);
+    a.store_32(R10, at(ip_len + 4), R1);
+
+    // Ends of one client's connections take several ways, where there are any.
+    a.load_32(R1, R10, CLIENT_PORT);
+    a.and_immediate(R1, tunnel::SOURCE_PORTS as i32 - 1);
+    a.add_immediate(R1, family.first_source_port() as i32);
+    a.store_32(R10, NUMBER, R1);
+    a.load_map(R1, TUNNEL_PORTS);
+    a.address(R2, R10, NUMBER);
+    a.call(Helper::MapLookup);
+    a.jump_if_equal(R0, 0, "drop");
+    a.load_32(R1, R0, 0);
+    a.shift_left_immediate(R1, 16);
+    a.or_immediate(R1, tunnel::PORT.into());
+    a.swap_to_big_endian_32(R1);
+    a.store_32(R10, at(ip_len), R1);
+
+    make_room(a, family);
+    write(a, FRAME, R10, TUNNEL, more);
+    a.load_32(R1, R7, way::INTERFACE as i16);
+    for zero in [R2, R3, R4] {
+        a.mov_immediate(zero, 0);
+    }
+    a.call(Helper::RedirectNeigh);
+    a.exit();
+}
+
+/// A header of IPv4 for a packet of `R1` bytes.
+fn write_ipv4(a: &mut Assembler) {
+    const VERSION: i32 = 0x45 << 24;
+    const CHECKSUM: i16 = 10;
+    // Marks of service and congestion are those of the packet within.
+    a.load_8(R2, R10, FIRST + 1);
+    a.shift_left_immediate(R2, 16);
+    a.or_immediate(R1, VERSION);
+    a.or(R1, R2);
+    a.swap_to_big_endian_32(R1);
+    a.store_32(R10, TUNNEL, R1);
+    a.mov_immediate(R1, 0);
+    a.mov_immediate(R2, 0);
+    a.address(R3, R10, TUNNEL);
+    a.mov_immediate(R4, packet::IPV4_LEN);
+    a.mov_immediate(R5, 0);
+    a.call(Helper::CsumDiff);
+    for _ in 0..2 {
+        a.mov(R1, R0);
+        a.and_immediate(R1, 0xffff);
+        a.shift_right_immediate(R0, 16);
+        a.and_immediate(R0, 0xffff);
+        a.add(R0, R1);
+    }
+    a.mov_immediate(R1, 0xffff);
+    a.xor(R0, R1);
+    a.store_16(R10, TUNNEL + CHECKSUM, R0);
+}
+
+/// A header of IPv6 for a packet of `R1` bytes.
+fn write_ipv6(a: &mut Assembler) {
+    const BEHIND_LEN: i32 = packet::UDP << 8 | tunnel::HOPS as i32;
+    a.add_immediate(R1, -packet::IPV6_LEN);
+    a.shift_left_immediate(R1, 16);
+    a.or_immediate(R1, BEHIND_LEN);
+    a.swap_to_big_endian_32(R1);
+    a.store_32(R10, TUNNEL + 4, R1);
+    // Its class, with marks of congestion, and its label are those of the packet within.
+    a.load_32(R1, R10, FIRST);
+    a.store_32(R10, TUNNEL, R1);
+}
+
+/// Makes room behind the frame's header, and tells the kernel for what.
+fn make_room(a: &mut Assembler, family: Family) {
+    a.mov_immediate(R4, room::OF_UDP | family.room());
+    a.load_32(R1, R10, SERVICE + service_key::PROTOCOL as i16);
+    a.jump_if_not_equal(R1, packet::UDP, ROOM[family as usize]);
+    a.or_immediate(R4, room::KEEP_SEGMENTS);
+    a.label(ROOM[family as usize]);
+    a.mov(R1, R6);
+    a.mov_immediate(R2, family.overhead() as i32);
+    a.mov_immediate(R3, room::BEHIND_FRAME);
+    a.call(Helper::SkbAdjustRoom);
+    a.jump_if_negative(R0, "drop");
+}
+
+/// A packet that does not fit into the tunnel, of which `R8` is the longest packet.
+fn refuse_oversized(a: &mut Assembler) {
+    a.label("too big");
+    tally(a, tally::OVERSIZED);
+    a.load_32(R1, R10, HEADERS_LEN);
+    a.sub_32(R8, R1);
+    a.store_32(R10, TUNNEL, R8);
+    a.mov_immediate(R2, packet::FRAME_LEN);
+    load(a, TUNNEL + oversized::PACKET as i16, oversized::PACKET_LEN as i32);
+    a.load_map(R1, OVERSIZED);
+    a.address(R2, R10, TUNNEL);
+    a.mov_immediate(R3, oversized::LEN as i32);
+    a.mov_immediate(R4, 0);
+    // Without room its sender is told of the next one.
+    a.call(Helper::RingBufOutput);
+    a.jump("drop");
 }
 
 /// The frame leaves by the interface by which it came.

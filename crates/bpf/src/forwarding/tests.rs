@@ -4,7 +4,6 @@ use std::collections::HashMap as Counts;
 use std::net::Ipv4Addr;
 use std::ops::{Deref, DerefMut};
 
-use aya::programs::{TestRun, TestRunOptions};
 use etherparse::icmpv4::DestUnreachableHeader::FragmentationNeeded;
 use etherparse::{
     Icmpv4Type, Icmpv6Type, IpFragOffset, Ipv4Header, Ipv4Options, PacketBuilder,
@@ -105,16 +104,12 @@ fn plan(choice: Choice, weights: &[u16]) -> Plan {
 
 /// What the program returns for a frame, and what it has made of it.
 fn run(forwarding: &Forwarding, frame: &[u8]) -> (i32, Vec<u8>) {
-    let program = forwarding.loaded.program(programs::FORWARD).unwrap();
-    let program: &SchedClassifier = program.try_into().unwrap();
-    let mut out = vec![0; frame.len()];
-    let options = TestRunOptions {
-        data_in: Some(frame),
-        data_out: Some(&mut out),
-        ..TestRunOptions::default()
-    };
-    let returned = program.test_run(options).unwrap().return_value.cast_signed();
-    (returned, out)
+    run_into(forwarding, frame, frame.len())
+}
+
+/// The same of a frame that may grow up to so many bytes.
+fn run_into(forwarding: &Forwarding, frame: &[u8], room: usize) -> (i32, Vec<u8>) {
+    crate::packet::tests::run(&forwarding.loaded, programs::FORWARD, frame, room)
 }
 
 /// The verdict about a frame; of one that goes on, only the addresses may have changed.
@@ -459,6 +454,153 @@ fn a_target_of_unknown_address_is_passed_over_and_our_own_is_the_kernels() {
     forwarding.set_route(2, Hop::Here, true).unwrap();
     assert_eq!(judged(&forwarding, &tcp(client4(20), VIP4, SYN)), Kernel);
     assert_eq!(forwarding.traffic(2).unwrap()[0], 11, "it counts");
+}
+
+/// What stands before a packet in a tunnel, by the same RFCs and another hand.
+fn outer(tunnel: &Tunnel, sender: u16, packet: &[u8]) -> Vec<u8> {
+    let kind: [u8; 2] = if tunnel.to.is_ipv4() { [8, 0] } else { [0x86, 0xdd] };
+    let geneve = [&[0x03, 0x40][..], &kind, &[0; 4], &[0xff, 0x53, 0x81, 2]].concat();
+    let payload = [&geneve[..], &tunnel.key.to_be_bytes(), packet].concat();
+    let step = match (tunnel.from, tunnel.to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let mut ip =
+                Ipv4Header::new(0, 64, ip_number::UDP, from.octets(), to.octets()).unwrap();
+            (ip.dscp, ip.ecn) = (DSCP.try_into().unwrap(), ECN.try_into().unwrap());
+            ip.dont_fragment = true;
+            frame().ip(etherparse::IpHeaders::Ipv4(ip, Default::default()))
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let ip = etherparse::Ipv6Header {
+                traffic_class: DSCP << 2 | ECN,
+                flow_label: LABEL.try_into().unwrap(),
+                ..Default::default()
+            };
+            let ip = etherparse::Ipv6Header {
+                source: from.octets(),
+                destination: to.octets(),
+                next_header: ip_number::UDP,
+                hop_limit: 64,
+                ..ip
+            };
+            frame().ip(etherparse::IpHeaders::Ipv6(ip, Default::default()))
+        }
+        _ => panic!("two families"),
+    };
+    let mut frame = written(|out| step.udp(sender, 6081).write(out, &payload).unwrap());
+    let checksum = frame.len() - payload.len() - 2;
+    frame[checksum..][..2].copy_from_slice(&[0; 2]);
+    frame
+}
+
+const DSCP: u8 = 10;
+const ECN: u8 = 2;
+const LABEL: u32 = 0x5_1d3c;
+const PORTS: [u16; 8] = [40_000, 40_011, 40_022, 40_033, 40_044, 40_055, 40_066, 40_077];
+
+/// A frame whose packet bears marks that the outer one has to have as well.
+fn marked(mut frame: Vec<u8>) -> Vec<u8> {
+    if frame[12] == 8 {
+        frame[15] = DSCP << 2 | ECN;
+    } else {
+        let word = 6 << 28 | u32::from(DSCP << 2 | ECN) << 20 | LABEL;
+        frame[14..18].copy_from_slice(&word.to_be_bytes());
+    }
+    frame
+}
+
+/// A VIP, its clients, and the way to its target.
+type Way = (&'static str, fn(u32) -> SocketAddr, Tunnel);
+
+fn tunnels() -> [Way; 2] {
+    let tunnel = |from: &str, to: &str| Tunnel {
+        from: from.parse().unwrap(),
+        to: to.parse().unwrap(),
+        key: 0x0102_0304_a5b6_c7d8,
+        interface: 1,
+        mtu: 1500,
+    };
+    [
+        (VIP4, client4, tunnel("10.77.0.2", "192.0.2.13")),
+        (VIP6, client6, tunnel("fd00:77::2", "2001:db8::13")),
+    ]
+}
+
+/// What the program makes of a frame that is to go through a tunnel.
+fn wrapped(forwarding: &Forwarding, frame: &[u8]) -> (i32, Vec<u8>) {
+    run_into(forwarding, frame, frame.len() + 100)
+}
+
+#[test]
+fn to_a_host_elsewhere_the_whole_packet_goes_in_a_tunnel() {
+    let mut forwarding = forwarding!();
+    for (vip, client, tunnel) in tunnels() {
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            put(&mut forwarding, vip, protocol, &plan(Choice::Turn, &[1]));
+            forwarding.set_tunnel_ports(tunnel.to, PORTS).unwrap();
+            forwarding.set_route(1, Hop::Tunnel(tunnel), true).unwrap();
+            let before = forwarding.traffic(1).unwrap()[0];
+            for number in 0..20 {
+                let client = client(number);
+                let frame = marked(match protocol {
+                    Protocol::Tcp => tcp(client, vip, SYN),
+                    Protocol::Udp => udp(client, vip),
+                });
+                let sender = PORTS[usize::from(client.port()) % PORTS.len()];
+                let (returned, out) = wrapped(&forwarding, &frame);
+                assert_eq!(returned, 7, "{client}");
+                assert_eq!(out, outer(&tunnel, sender, &frame[14..]), "{client}");
+            }
+            assert_eq!(forwarding.traffic(1).unwrap()[0] - before, 20);
+        }
+        // Back on the link.
+        change(&mut forwarding, vip, Protocol::Udp, &plan(Choice::Turn, &[1]));
+        assert_eq!(judged(&forwarding, &udp(client(30), vip)), To(1));
+    }
+}
+
+#[test]
+fn an_icmp_error_goes_in_the_tunnel_as_well() {
+    let mut forwarding = forwarding!();
+    let (vip, client, tunnel) = tunnels()[0];
+    put(&mut forwarding, vip, Protocol::Tcp, &plan(Choice::Turn, &[1]));
+    forwarding.set_tunnel_ports(tunnel.to, PORTS).unwrap();
+    forwarding.set_route(1, Hop::Tunnel(tunnel), true).unwrap();
+    wrapped(&forwarding, &tcp(client(1), vip, SYN));
+    let quoted = &tcp(vip.parse().unwrap(), &client(1).to_string(), ACK)[14..14 + 28];
+    let unreachable =
+        Icmpv4Type::DestinationUnreachable(FragmentationNeeded { next_hop_mtu: 1300 });
+    let router = SocketAddr::new(IpAddr::from([10, 77, 0, 1]), 0);
+    let error =
+        marked(written(|out| ip(router, vip).icmpv4(unreachable).write(out, quoted).unwrap()));
+    let sender = PORTS[usize::from(client(1).port()) % PORTS.len()];
+    assert_eq!(wrapped(&forwarding, &error), (7, outer(&tunnel, sender, &error[14..])));
+}
+
+#[test]
+fn what_does_not_fit_into_a_tunnel_is_told() {
+    let mut forwarding = forwarding!();
+    for (vip, client, tunnel) in tunnels() {
+        put(&mut forwarding, vip, Protocol::Udp, &plan(Choice::Turn, &[1]));
+        forwarding.set_tunnel_ports(tunnel.to, PORTS).unwrap();
+        forwarding.set_route(1, Hop::Tunnel(tunnel), true).unwrap();
+        let port = vip.parse::<SocketAddr>().unwrap().port();
+        let datagram = |len: u32| {
+            let headers = if tunnel.to.is_ipv4() { 28 } else { 48 };
+            let data = vec![7; (len - headers) as usize];
+            written(|out| ip(client(1), vip).udp(client(1).port(), port).write(out, &data).unwrap())
+        };
+        let fits = tunnel.mtu - Tunnel::overhead(tunnel.to);
+        let (returned, out) = wrapped(&forwarding, &datagram(fits));
+        assert_eq!((returned, out.len() as u32), (7, 14 + tunnel.mtu));
+        assert_eq!(forwarding.take_oversized(), None);
+        let too_long = datagram(fits + 1);
+        assert_eq!(judged(&forwarding, &too_long), Dropped);
+        let packet = *too_long[14..].first_chunk().unwrap();
+        assert_eq!(forwarding.take_oversized(), Some(Oversized { fits, packet }));
+        assert_eq!(forwarding.take_oversized(), None);
+        let address = vip.parse::<SocketAddr>().unwrap().ip();
+        assert_eq!(forwarding.tally(address).unwrap().oversized, 1);
+    }
 }
 
 #[test]
