@@ -67,7 +67,8 @@ impl Announcement {
 pub struct Received {
     /// Packets that were taken out of tunnels.
     pub taken: u64,
-    /// Packets that were dropped: of a sender that is not known, without the right key, or for another address than a VIP.
+    /// Packets that were dropped: of a sender that is not known, without the right key, for another address than a VIP, or several
+    /// datagrams in one piece.
     pub refused: u64,
 }
 

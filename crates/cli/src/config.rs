@@ -17,6 +17,7 @@ mod vip;
 
 use std::ffi::OsString;
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
@@ -359,6 +360,11 @@ const TABLES: &[(&str, &[Key])] = &[
                 get: |s| s.interface.clone(),
             },
             Key {
+                name: "hosts",
+                set: |s, v| list(v, host).map(|v| s.hosts = Some(v)),
+                get: |s| s.hosts.as_ref().map(|list| listed(list, ", ")),
+            },
+            Key {
                 name: "store",
                 set: |s, v| list(v, store_address).map(|v| s.store = Some(v)),
                 get: |s| s.store.as_ref().map(|list| listed(list, ", ")),
@@ -646,6 +652,14 @@ fn store_address(value: &DeValue<'_>) -> Result<StoreAddress, String> {
     text.parse().map_err(|error| format!("{} {error}", shown(value)))
 }
 
+/// The address of a host.
+fn host(value: &DeValue<'_>) -> Result<IpAddr, String> {
+    let host: Option<IpAddr> = value.as_str().and_then(|text| text.parse().ok());
+    host.map(|host| host.to_canonical()).ok_or_else(|| {
+        format!("{} is not allowed; use the address of a host, such as \"10.0.0.7\"", shown(value))
+    })
+}
+
 /// The rank of a distributor.
 fn rank(value: &DeValue<'_>) -> Result<u32, String> {
     let rank = match value {
@@ -733,6 +747,7 @@ mod tests {
             forwarded = ["eth0", "eth1"]
             [distributor]
             interface = "eth0"
+            hosts = ["10.0.0.7", "fd00::7"]
             store = ["https://10.0.0.5:2379"]
             store_ca = "/etc/sidestep/etcd-ca.pem"
             store_certificate = "/etc/sidestep/etcd.pem"
@@ -791,6 +806,7 @@ mod tests {
             vips: Some(VipSet::default()),
             tls: Some(Vec::new()),
             interface: Some("eth0".to_owned()),
+            hosts: Some(["10.0.0.7", "fd00::7"].map(|text| text.parse().unwrap()).to_vec()),
             store: Some(vec!["https://10.0.0.5:2379".parse().unwrap()]),
             store_ca: Some("/etc/sidestep/etcd-ca.pem".into()),
             store_certificate: Some("/etc/sidestep/etcd.pem".into()),
@@ -971,6 +987,7 @@ mod tests {
                 "filter.rules",
                 "filter.forwarded",
                 "distributor.interface",
+                "distributor.hosts",
                 "distributor.store",
                 "distributor.store_ca",
                 "distributor.store_certificate",

@@ -13,6 +13,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
+use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -135,6 +136,8 @@ pub(crate) struct Settings {
     pub(crate) vips: Option<VipSet>,
     /// For `sidestep distributor`: by which clients come and targets are reached.
     pub(crate) interface: Option<String>,
+    /// And on which hosts distributors are.
+    pub(crate) hosts: Option<Vec<IpAddr>>,
     /// For it, too: what several of them share, and which one goes before others.
     pub(crate) store: Option<Vec<StoreAddress>>,
     pub(crate) store_ca: Option<PathBuf>,
@@ -232,6 +235,7 @@ impl Settings {
             faults: self.faults.or(lower.faults),
             vips: self.vips.or(lower.vips),
             interface: self.interface.or(lower.interface),
+            hosts: self.hosts.or(lower.hosts),
             store: self.store.or(lower.store),
             store_ca: self.store_ca.or(lower.store_ca),
             store_certificate: self.store_certificate.or(lower.store_certificate),
@@ -323,6 +327,7 @@ impl From<Options> for Settings {
             faults: None,
             vips: None,
             interface: None,
+            hosts: None,
             store: None,
             store_ca: None,
             store_certificate: None,

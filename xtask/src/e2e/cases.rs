@@ -145,6 +145,16 @@ pub(crate) const CASES: &[Case] = &[
         distributor::hosts,
     ),
     Case::alone("distributor-takeover", &["ip", "python3", "etcd"], distributor::takeover),
+    Case::alone(
+        "distributor-tunnel",
+        &["ip", "setpriv", "python3", "redis-server", "redis-benchmark", "sysctl"],
+        distributor::tunnel,
+    ),
+    Case::alone(
+        "distributor-tunnel-takeover",
+        &["ip", "python3", "etcd", "sysctl"],
+        distributor::tunnel_takeover,
+    ),
     Case::alone("distributor-cut-off", &["ip", "python3", "etcd"], distributor::cut_off),
     Case::alone(
         "distributor-smc-r",

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
 use std::thread;
@@ -19,9 +19,11 @@ use crate::suite::{HANG, Lacking};
 use crate::user;
 pub(crate) use smc_r::smc_r;
 pub(crate) use takeover::{cut_off, takeover};
+pub(crate) use tunnel::{tunnel, tunnel_takeover};
 
 mod smc_r;
 mod takeover;
+mod tunnel;
 
 const PORT: &str = "6379";
 const VIP: [&str; 2] = ["10.77.0.100", "fd77::100"];
@@ -103,6 +105,9 @@ struct Scene<'a> {
     backup: Rc<Namespace>,
     targets: Vec<Rc<Namespace>>,
     group: Group,
+    config: String,
+    /// What a distributor may do.
+    capabilities: &'static str,
 }
 
 impl<'a> Scene<'a> {
@@ -133,7 +138,19 @@ impl<'a> Scene<'a> {
             targets.map(|(addresses, what)| host(what, addresses)).collect::<Result<_>>()?;
         let group = Group::make()?;
         let sidestep = sidestep.to_owned();
-        Ok(Self { stage, sidestep, switch, client, distributor, backup, targets, group })
+        let config = CONFIG.to_owned();
+        Ok(Self {
+            stage,
+            sidestep,
+            switch,
+            client,
+            distributor,
+            backup,
+            targets,
+            group,
+            config,
+            capabilities: CAPABILITIES,
+        })
     }
 
     fn enclosed(&self, namespace: &Namespace, mut command: Command) -> Command {
@@ -166,13 +183,17 @@ impl<'a> Scene<'a> {
 
     fn config(&self) -> Result<PathBuf> {
         let config = self.stage.house.scratch.join("distributor.toml");
-        fs::write(&config, CONFIG)?;
+        fs::write(&config, &self.config)?;
         Ok(config)
     }
 
     fn target(&self, target: usize) -> Result<Dialogue> {
+        self.target_with(target, &self.config()?)
+    }
+
+    fn target_with(&self, target: usize, config: &Path) -> Result<Dialogue> {
         let mut command = Command::new(&self.sidestep);
-        command.args(["distributor", "target", "--config"]).arg(self.config()?);
+        command.args(["distributor", "target", "--config"]).arg(config);
         let mut target = Dialogue::start(self.enclosed(&self.targets[target], command))?;
         target.await_line("sidestep distributor: this host serves 10.77.0.100, fd77::100", HANG)?;
         Ok(target)
@@ -181,8 +202,8 @@ impl<'a> Scene<'a> {
     fn distributor(&self) -> Result<Dialogue> {
         // With what its unit lets it have, and no more.
         let mut command = Command::new("setpriv");
-        command.arg(format!("--bounding-set={CAPABILITIES}"));
-        command.arg(format!("--inh-caps={CAPABILITIES}"));
+        command.arg(format!("--bounding-set={}", self.capabilities));
+        command.arg(format!("--inh-caps={}", self.capabilities));
         command.arg(&self.sidestep).args(["distributor", "run", "--config"]).arg(self.config()?);
         let mut distributor = Dialogue::start(self.enclosed(&self.distributor, command))?;
         distributor.await_line("sidestep distributor: six", HANG)?;

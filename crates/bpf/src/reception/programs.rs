@@ -97,7 +97,6 @@ fn unwrap() -> Assembler {
     a.jump("pass");
     a.label("refuse");
     count(&mut a, REFUSED);
-    a.label("drop");
     a.mov_immediate(R0, skb::DROP);
     a.exit();
     end(&mut a);
@@ -196,23 +195,17 @@ fn check_protocol(a: &mut Assembler, label: &'static str) {
     find(a, VIPS, DESTINATION, "refuse");
 }
 
-/// Takes the outer headers off; `R8` has the marks of congestion, and `R9` the protocol of the packet within.
+/// Takes the outer headers off; `R8` has the marks of congestion.
 fn take_off(a: &mut Assembler, family: Family) {
     const MARKS: i32 = 3;
     const MET_CONGESTION: i32 = 3;
-    let datagram = match family {
-        Family::Ipv4 => "no datagram of ipv4",
-        Family::Ipv6 => "no datagram of ipv6",
-    };
-    a.mov_immediate(R4, 0);
-    a.jump_if_not_equal(R9, packet::UDP, datagram);
-    a.mov_immediate(R4, room::KEEP_SEGMENTS);
-    a.label(datagram);
     a.mov(R1, R6);
     a.mov_immediate(R2, -(family.overhead() as i32));
     a.mov_immediate(R3, room::BEHIND_FRAME);
+    // The kernel cannot take them off several datagrams that are in one piece (GSO): of TCP alone it can.
+    a.mov_immediate(R4, 0);
     a.call(Helper::SkbAdjustRoom);
-    a.jump_if_negative(R0, "drop");
+    a.jump_if_negative(R0, "refuse");
     a.and_immediate(R8, MARKS);
     a.jump_if_not_equal(R8, MET_CONGESTION, "taken");
     a.mov(R1, R6);

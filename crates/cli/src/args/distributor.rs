@@ -60,9 +60,9 @@ pub(crate) struct DistributorTargetArgs {
 }
 
 const EXAMPLES: &str = "\
-A VIP is an address in front of servers on many hosts of one link. Packets for it come to the
-distributor, which sends them on; answers go to the client past it. In the configuration, which all
-hosts may have:
+A VIP is an address in front of servers on many hosts. Packets for it come to the distributor, which
+sends them on, to hosts beyond a router through a tunnel; answers go to the client past it. In the
+configuration, which all hosts may have:
 
   [distributor]
   interface = \"eth0\"
@@ -78,7 +78,8 @@ Examples:
   sidestep distributor target 10.77.0.100";
 
 const TARGET_HELP: &str = "\
-It needs root, or CAP_NET_ADMIN. When it ends the VIPs leave `lo`, and what it has set of ARP
+It needs root, or CAP_NET_ADMIN. Where [distributor] has `hosts` it takes packets out of the tunnels of
+those, which needs CAP_BPF and CAP_PERFMON as well. When it ends the VIPs leave `lo`, and what it has set of ARP
 (arp_ignore, arp_announce) is as before.
 
 Exit status: 0 after a signal; 1 if the VIPs cannot be had; 2 if the command line is wrong.";

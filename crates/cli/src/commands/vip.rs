@@ -13,6 +13,7 @@
 mod daemon;
 mod director;
 mod error;
+mod greeting;
 mod hosts;
 mod inquiry;
 mod listener;

@@ -145,6 +145,8 @@ pub(super) struct VipLink {
     pub(super) extension_headers: u64,
     pub(super) icmp_errors: u64,
     pub(super) without_target: u64,
+    /// Packets that did not fit into a tunnel.
+    pub(super) too_big: u64,
 }
 
 /// A target.
@@ -173,12 +175,25 @@ pub(super) struct TargetStatus {
     pub(super) link: Option<TargetLink>,
 }
 
-/// A target's host on its link.
+/// How a target's host is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Via {
+    /// It is on the distributor's link.
+    Link,
+    /// It is not.
+    Tunnel,
+}
+
+/// A target's host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct TargetLink {
-    /// The link's address; `None`: the host does not answer. Of this host itself its own.
+    pub(super) via: Via,
+    /// The link's address; `None`: the host does not answer, or is not on the link. Of this host itself its own.
     pub(super) address: Option<String>,
     pub(super) is_own: bool,
+    /// The longest packet that the way to it carries, headers of the tunnel included; `None`: it is on the link, or does not answer.
+    pub(super) mtu: Option<u32>,
     /// Sent on to it.
     pub(super) packets: u64,
     pub(super) bytes: u64,

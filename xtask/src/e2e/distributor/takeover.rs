@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::{BACKUP, CONFIG, DISTRIBUTOR, PORT, STORE, Scene, VIP, await_true};
+use super::{BACKUP, DISTRIBUTOR, PORT, STORE, Scene, VIP, await_true};
 use crate::bench::launch::{self, Dialogue, Program};
 use crate::e2e::stage::Stage;
 use crate::enclosure::Namespace;
@@ -25,7 +25,7 @@ const WAIT_MAX_S: f64 = 3.0;
 const TWO_LEASES: Duration = Duration::from_secs(4);
 
 /// Those of `packaging/sidestep-distributor.service`.
-const CAPABILITIES: &str = "-all,+bpf,+net_admin,+net_raw,+perfmon";
+pub(super) const CAPABILITIES: &str = "-all,+bpf,+net_admin,+net_raw,+perfmon";
 
 pub(crate) fn takeover(stage: &Stage<'_>) -> Result<String> {
     let scene = Scene::set(stage)?;
@@ -113,7 +113,7 @@ pub(crate) fn cut_off(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// A host with a distributor.
-struct Seat<'a> {
+pub(super) struct Seat<'a> {
     scene: &'a Scene<'a>,
     namespace: &'a Namespace,
     host: &'static str,
@@ -122,7 +122,7 @@ struct Seat<'a> {
 }
 
 impl<'a> Seat<'a> {
-    fn new(scene: &'a Scene<'a>, place: usize) -> Self {
+    pub(super) fn new(scene: &'a Scene<'a>, place: usize) -> Self {
         let (namespace, host, rank) = match place {
             0 => (&scene.distributor, DISTRIBUTOR[0], 100),
             _ => (&scene.backup, BACKUP[0], 50),
@@ -138,11 +138,11 @@ impl<'a> Seat<'a> {
         let shared = format!(
             "[distributor]\nrank = {rank}\nstore = [{members}]\nswitch_back = {switches_back}"
         );
-        fs::write(&config, CONFIG.replace("[distributor]", &shared))?;
+        fs::write(&config, self.scene.config.replace("[distributor]", &shared))?;
         Ok(config)
     }
 
-    fn run(&self) -> Result<Dialogue> {
+    pub(super) fn run(&self) -> Result<Dialogue> {
         let mut command = Command::new("setpriv");
         command.arg(format!("--bounding-set={CAPABILITIES}"));
         command.arg(format!("--inh-caps={CAPABILITIES}"));
@@ -154,7 +154,7 @@ impl<'a> Seat<'a> {
         Ok(distributor)
     }
 
-    fn command(&self, words: &[&str]) -> Result<String> {
+    pub(super) fn command(&self, words: &[&str]) -> Result<String> {
         let mut command = Command::new(&self.scene.sidestep);
         command.args(words);
         self.namespace.enclose(&mut command);
@@ -216,7 +216,7 @@ impl<'a> Seat<'a> {
     }
 
     /// This host knows that one as the owner, with these backups, and the owner serves.
-    fn await_owner(&self, owner: &Seat<'_>, backups: &[&Seat<'_>]) -> Result<()> {
+    pub(super) fn await_owner(&self, owner: &Seat<'_>, backups: &[&Seat<'_>]) -> Result<()> {
         let backups: Vec<&str> = backups.iter().map(|it| it.host).collect();
         let is_so = || {
             let link = &self.status("four")?["link"];
@@ -227,7 +227,7 @@ impl<'a> Seat<'a> {
         await_true(&format!("{} owns the VIPs, backups {backups:?}", owner.host), is_so)
     }
 
-    fn await_active(&self, vip: &str) -> Result<()> {
+    pub(super) fn await_active(&self, vip: &str) -> Result<()> {
         let is_so = || {
             let status = self.status(vip)?;
             let all = status["targets"].as_array().context("targets")?;
@@ -239,16 +239,18 @@ impl<'a> Seat<'a> {
     /// It knows all connections.
     fn await_copies(&self) -> Result<()> {
         let all: u64 = CONNECTIONS.parse()?;
-        for vip in ["four", "six"] {
-            let are_known = || {
-                let status = self.status(vip)?;
-                let targets = status["targets"].as_array().context("targets")?;
-                let known = targets.iter().filter_map(|it| it["connections"].as_u64());
-                Ok(known.sum::<u64>() == all)
-            };
-            await_true(&format!("the connections of {vip} are known at {}", self.host), are_known)?;
-        }
-        Ok(())
+        ["four", "six"].into_iter().try_for_each(|vip| self.await_connections(vip, all))
+    }
+
+    /// It knows so many connections of a VIP.
+    pub(super) fn await_connections(&self, vip: &str, count: u64) -> Result<()> {
+        let are_known = || {
+            let status = self.status(vip)?;
+            let targets = status["targets"].as_array().context("targets")?;
+            let known = targets.iter().filter_map(|it| it["connections"].as_u64());
+            Ok(known.sum::<u64>() == count)
+        };
+        await_true(&format!("the connections of {vip} are known at {}", self.host), are_known)
     }
 
     /// Target c of "four" is drained, or not.
@@ -298,14 +300,14 @@ impl Scene<'_> {
 }
 
 /// Members of etcd, at the bridge.
-struct Store {
+pub(super) struct Store {
     members: Vec<Program>,
 }
 
 impl Store {
     const MEMBERS: u16 = 3;
 
-    fn start(scene: &Scene<'_>) -> Result<Self> {
+    pub(super) fn start(scene: &Scene<'_>) -> Result<Self> {
         let cluster: Vec<String> =
             (0..Self::MEMBERS).map(|it| format!("m{it}={}", url(it, 1))).collect();
         let member = |at: u16| {

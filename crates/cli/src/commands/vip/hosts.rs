@@ -7,17 +7,21 @@
 //! ```
 //!
 //! Joins what the link tells of targets ([`link`]), what [`sidestep_distributor`] decides of it, and the program
-//! in the kernel ([`sidestep_bpf::Forwarding`]). A target is set up by [`target`].
+//! in the kernel ([`sidestep_bpf::Forwarding`]). A target is set up by [`target`]; one beyond a router is reached by a tunnel
+//! ([`tunnels`]).
 
 mod addresses;
 mod announce;
 mod copies;
 mod link;
+mod oversized;
 mod ownership;
 mod peers;
+mod receiving;
 mod sharing;
 mod store;
 mod target;
+mod tunnels;
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
@@ -34,8 +38,10 @@ use sidestep_distributor::{
 use self::addresses::Addresses;
 use self::copies::{Copies, ServiceKey};
 use self::link::{Interface, Neighbour, Own};
+use self::oversized::Teller;
 use self::ownership::{Ownership, boot_time};
 use self::store::Store;
+use self::tunnels::{Tunnels, Way};
 use super::daemon::{self, Direct};
 use super::error::VipError;
 use super::probe::Outcome;
@@ -43,7 +49,7 @@ use super::roster::{self, Probing, Question, Witness};
 use super::show;
 use crate::args::{DistributorArgs, DistributorCommand, VipRunArgs};
 use crate::commands::vip_status::{
-    self, Connection, Daemon, Request, Status, TargetLink, TargetStatus, VipLink, VipStatus,
+    self, Connection, Daemon, Request, Status, TargetLink, TargetStatus, Via, VipLink, VipStatus,
 };
 use crate::commands::{logging, signals};
 use crate::output;
@@ -119,6 +125,8 @@ struct Distributor {
     /// A backup of a higher rank that has come back is to own the VIPs.
     switches_back: bool,
     services: Vec<Service>,
+    tunnels: Tunnels,
+    teller: Teller,
     /// What each route is for, by its number; 0 is none. One that is known stays: flows have its number.
     routes: Vec<(ServiceKey, IpAddr)>,
     /// When neighbours are asked, and when flows are counted next.
@@ -171,6 +179,9 @@ struct Member {
     /// What the kernel has.
     hop: Hop,
     takes: bool,
+    /// It is not on the link; why it cannot be reached, as far as is known.
+    is_beyond: bool,
+    unreached: Option<&'static str>,
     probing: Probing,
     /// Why a target that serves takes nothing.
     fault: Option<&'static str>,
@@ -245,6 +256,8 @@ impl Distributor {
             is_ending: false,
             switches_back: false,
             services: Vec::new(),
+            tunnels: Tunnels::default(),
+            teller: Teller::default(),
             routes: vec![],
             ask_due: now,
             count_due: now,
@@ -357,7 +370,16 @@ impl Distributor {
         for target in &vip.targets {
             let route = self.route(key_of(vip), target.address.ip())?;
             let (hop, probing) = (Hop::Nowhere, Probing::default());
-            members.push(Member { route, hop, takes: false, probing, fault: None, live: 0 });
+            members.push(Member {
+                route,
+                hop,
+                takes: false,
+                is_beyond: false,
+                unreached: None,
+                probing,
+                fault: None,
+                live: 0,
+            });
         }
         let routes: Vec<u32> = members.iter().map(|member| member.route).collect();
         self.forwarding.begin(index, &routes, &given).map_err(in_words)?;
@@ -426,13 +448,22 @@ impl Distributor {
     fn follow(&mut self, service: &mut Service, sight: &Sight) {
         let vip = service.distribution.vip().clone();
         for (target, terms) in vip.targets.iter().enumerate() {
-            let hop = sight.hop(terms.address.ip(), &self.interface);
+            let ip = terms.address.ip();
+            let way = self.tunnels.way(ip);
+            let hop = match way {
+                Way::Link => sight.hop(ip, &self.interface),
+                Way::Tunnel(tunnel) => tunnel.map_or(Hop::Nowhere, Hop::Tunnel),
+            };
             let is_there = hop != Hop::Nowhere;
             let changes = service.distribution.listens(target, is_there);
-            let why = if is_there { "its host answers" } else { "its host does not answer" };
+            let unreached = self.tunnels.fault(ip);
+            let silent = unreached.unwrap_or("its host does not answer");
+            let why = if is_there { "its host answers" } else { silent };
             roster::report(&service.distribution, &changes, why);
+            let member = &mut service.members[target];
+            (member.is_beyond, member.unreached) = (way != Way::Link, unreached);
             if !is_there {
-                service.members[target].fault = None;
+                member.fault = None;
             }
             self.lead(service, target, hop);
         }
@@ -543,15 +574,26 @@ impl Distributor {
         }
     }
 
-    /// Asks all neighbours that are targets whether they are there.
-    fn ask_neighbours(&mut self, sight: &Sight) {
-        let of = |service: &Service| -> Vec<IpAddr> {
-            service.distribution.vip().targets.iter().map(|target| target.address.ip()).collect()
-        };
-        let mut targets: Vec<IpAddr> = self.services.iter().flat_map(of).collect();
+    /// The addresses of all targets of these VIPs.
+    fn targets_of<'a>(vips: impl Iterator<Item = &'a Vip>) -> Vec<IpAddr> {
+        let of = |vip: &'a Vip| vip.targets.iter().map(|target| target.address.ip());
+        let mut targets: Vec<IpAddr> = vips.flat_map(of).collect();
         targets.sort();
         targets.dedup();
-        for target in targets.into_iter().filter(|target| !sight.is_own(*target)) {
+        targets
+    }
+
+    /// Follows the ways to targets that are not on the link, of VIPs in force and of these.
+    fn follow_tunnels(&mut self, more: &VipSet) {
+        let targets = Self::targets_of(self.vips().chain(more.vips()));
+        self.tunnels.follow(&targets, self.interface.index, &mut self.forwarding);
+    }
+
+    /// Asks all neighbours that are targets whether they are there.
+    fn ask_neighbours(&mut self, sight: &Sight) {
+        let is_neighbour =
+            |target: &IpAddr| !sight.is_own(*target) && self.tunnels.way(*target) == Way::Link;
+        for target in Self::targets_of(self.vips()).into_iter().filter(is_neighbour) {
             if let Err(error) = link::ask_for(self.interface.index, target) {
                 log::error!("{target} cannot be asked whether it is there: {error}");
             }
@@ -644,8 +686,8 @@ impl Distributor {
                 pid: None,
                 program: None,
                 is_marked: false,
-                fault: member.fault.map(str::to_owned),
-                link: Some(link_status(member.hop, packets, bytes)),
+                fault: member.unreached.or(member.fault).map(str::to_owned),
+                link: Some(link_status(member, packets, bytes)),
             }
         });
         let ip = vip.address.ip();
@@ -661,6 +703,7 @@ impl Distributor {
             extension_headers: tally.extended,
             icmp_errors: tally.errors,
             without_target: tally.stranded,
+            too_big: tally.oversized,
         };
         VipStatus { link: Some(link), ..roster::status(vip, targets.collect()) }
     }
@@ -687,6 +730,7 @@ impl Direct for Distributor {
         if !objections.is_empty() {
             return Err(format!("{}\nnothing is changed", objections.join("\n")));
         }
+        self.follow_tunnels(set);
         let mut prepared: Vec<Service> = Vec::new();
         for vip in set.vips() {
             if !self.is_in_force(vip) {
@@ -719,6 +763,8 @@ impl Direct for Distributor {
             }
         };
         self.note_link(&sight);
+        self.follow_tunnels(&VipSet::default());
+        self.teller.tell_all(&mut self.forwarding);
         if now >= self.ask_due {
             self.ask_neighbours(&sight);
             self.ask_due = now + ASK_EVERY;
@@ -847,12 +893,14 @@ fn settling_ends(vip: &Vip) -> Instant {
     Instant::now() + ASK_EVERY + (probe.interval + probe.timeout) * probe.rise
 }
 
-fn link_status(hop: Hop, packets: u64, bytes: u64) -> TargetLink {
-    let address = match hop {
-        Hop::Link { to, .. } => Some(in_hex(to)),
-        Hop::Here | Hop::Nowhere => None,
+fn link_status(member: &Member, packets: u64, bytes: u64) -> TargetLink {
+    let (address, mtu) = match member.hop {
+        Hop::Link { to, .. } => (Some(in_hex(to)), None),
+        Hop::Tunnel(tunnel) => (None, Some(tunnel.mtu)),
+        Hop::Here | Hop::Nowhere => (None, None),
     };
-    TargetLink { address, is_own: hop == Hop::Here, packets, bytes }
+    let via = if member.is_beyond { Via::Tunnel } else { Via::Link };
+    TargetLink { via, address, is_own: member.hop == Hop::Here, mtu, packets, bytes }
 }
 
 fn in_hex(address: link::LinkAddress) -> String {

@@ -15,6 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
+use super::greeting::{self, Acquaintances};
 use super::presence;
 
 /// At which port distributors, and hosts of targets, listen: that of RFC 7609, as it were.
@@ -74,34 +75,39 @@ impl Inquiry {
     }
 }
 
-/// Answers distributors, by a thread, for as long as the process lives.
+/// Answers distributors, those that greet as well, by a thread, for as long as the process lives.
 ///
 /// # Errors
 /// The port is taken, or there is no thread.
-pub(super) fn answer_all(with_ipv6: bool) -> io::Result<()> {
+pub(super) fn answer_all(with_ipv6: bool, mut known: Acquaintances) -> io::Result<()> {
     // A socket of IPv6 hears both.
     let any: IpAddr =
         if with_ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, PORT))?;
     let answering = thread::Builder::new().name("inquiries".to_owned());
-    answering.spawn(move || answer(&socket)).map(drop)
+    answering.spawn(move || answer(&socket, &mut known)).map(drop)
 }
 
-fn answer(socket: &UdpSocket) {
-    // One more than a question has: a longer one is not taken for its beginning.
-    let mut bytes = [0; LEN + 1];
+fn answer(socket: &UdpSocket, known: &mut Acquaintances) {
+    // One more than a question has, or a greeting: a longer one is not taken for its beginning.
+    let mut bytes = [0; greeting::LEN + 1];
     loop {
         // An error is that of a distributor which is not there any more.
         let Ok((len, from)) = socket.recv_from(&mut bytes) else { continue };
-        let Some(question) = Inquiry::read(&bytes[..len]) else { continue };
-        if question.kind != Kind::Question {
-            continue;
-        }
-        let speaks = presence::has_marker(question.port);
-        let kind = if speaks { Kind::Speaks } else { Kind::IsSilent };
+        let bytes = &bytes[..len];
+        let greeted = || known.answer(bytes, from.ip()).map(Vec::from);
         // One that is lost is asked for again.
-        _ = socket.send_to(&Inquiry { kind, ..question }.written(), from);
+        if let Some(answer) = answer_to(bytes).map(Vec::from).or_else(greeted) {
+            _ = socket.send_to(&answer, from);
+        }
     }
+}
+
+fn answer_to(bytes: &[u8]) -> Option<[u8; LEN]> {
+    let question = Inquiry::read(bytes).filter(|it| it.kind == Kind::Question)?;
+    let speaks = presence::has_marker(question.port);
+    let kind = if speaks { Kind::Speaks } else { Kind::IsSilent };
+    Some(Inquiry { kind, ..question }.written())
 }
 
 /// Whether a program under Sidestep listens on a target's port, as its host says; `None`: it does not answer in time.
@@ -156,7 +162,7 @@ mod tests {
     fn a_host_says_whether_a_port_has_a_marker() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let host = socket.local_addr().unwrap();
-        thread::spawn(move || answer(&socket));
+        thread::spawn(move || answer(&socket, &mut Acquaintances::default()));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut presence = Presence::new(free);

@@ -9,8 +9,8 @@ use super::error::VipError;
 use crate::args::VipShowArgs;
 use crate::commands::ss::aligned;
 use crate::commands::vip_status::{
-    Answer, Connection, Daemon, Request, Status, TargetLink, TargetStatus, VipLink, VipStatus, ask,
-    ask_all,
+    Answer, Connection, Daemon, Request, Status, TargetLink, TargetStatus, Via, VipLink, VipStatus,
+    ask, ask_all,
 };
 use crate::output::{self, Escaped};
 use crate::terminal;
@@ -158,7 +158,10 @@ fn terms(vip: &VipStatus) -> String {
         }
     };
     for target in &vip.targets {
-        text += &format!("  {} at {}, weight {}\n", target.name, target.address, target.weight);
+        let TargetStatus { name, address, weight, link, .. } = target;
+        let is_beyond = link.as_ref().is_some_and(|link| link.via == Via::Tunnel);
+        let way = if is_beyond { ", by a tunnel" } else { "" };
+        text += &format!("  {name} at {address}, weight {weight}{way}\n");
     }
     text
 }
@@ -176,6 +179,7 @@ fn of_link(link: &VipLink) -> String {
         (link.extension_headers, "packets with extension headers dropped"),
         (link.icmp_errors, "ICMP errors"),
         (link.without_target, "packets without a target"),
+        (link.too_big, "packets too big for a tunnel dropped"),
     ];
     let seen: Vec<String> = counters
         .iter()
@@ -233,10 +237,11 @@ fn cells(vip: &str, target: &TargetStatus) -> [String; TARGETS.len()] {
 
 /// What a target's host is called on its link.
 fn host(link: &TargetLink) -> String {
-    match (&link.address, link.is_own) {
-        (_, true) => "this host".to_owned(),
-        (Some(address), false) => format!("host {address}"),
-        (None, false) => "host does not answer".to_owned(),
+    match (link.via, &link.address, link.mtu) {
+        _ if link.is_own => "this host".to_owned(),
+        (Via::Tunnel, _, Some(mtu)) => format!("host by a tunnel, {mtu} bytes"),
+        (_, Some(address), _) => format!("host {address}"),
+        _ => "host does not answer".to_owned(),
     }
 }
 

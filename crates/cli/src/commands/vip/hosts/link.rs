@@ -18,6 +18,9 @@ use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMe
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType,
+};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use sidestep_gateway::netlink;
 
@@ -27,7 +30,10 @@ pub(super) type LinkAddress = [u8; 6];
 /// An interface of this host.
 #[derive(Clone, Debug)]
 pub(super) struct Interface {
+    pub(super) name: String,
     pub(super) index: u32,
+    /// The longest packet of IP that it carries.
+    pub(super) mtu: u32,
     pub(super) is_up: bool,
     /// It has a carrier, too.
     pub(super) is_running: bool,
@@ -42,6 +48,19 @@ pub(super) struct Own {
     pub(super) index: u32,
     /// The kernel keeps it for no limited time.
     pub(super) is_permanent: bool,
+}
+
+/// A way to another host, as the kernel's table of routes has it now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Route {
+    /// The interface by which it begins.
+    pub(super) index: u32,
+    /// The other host is on that one's link.
+    pub(super) is_direct: bool,
+    /// Our address on it.
+    pub(super) from: IpAddr,
+    /// The longest packet of IP that it carries, as far as is known.
+    pub(super) mtu: u32,
 }
 
 /// What is known of a neighbour.
@@ -63,6 +82,20 @@ pub(super) struct Neighbour {
 pub(super) fn interface(name: &str) -> io::Result<Interface> {
     let mut question = LinkMessage::default();
     question.attributes.push(LinkAttribute::IfName(name.to_owned()));
+    one_interface(question)
+}
+
+/// The interface of this number.
+///
+/// # Errors
+/// There is none, or the kernel does not tell.
+pub(super) fn interface_of(index: u32) -> io::Result<Interface> {
+    let mut question = LinkMessage::default();
+    question.header.index = index;
+    one_interface(question)
+}
+
+fn one_interface(question: LinkMessage) -> io::Result<Interface> {
     let mut found = None;
     exchange(GetLink(question), NLM_F_REQUEST, |answer| {
         let NewLink(link) = answer else { return };
@@ -70,14 +103,68 @@ pub(super) fn interface(name: &str) -> io::Result<Interface> {
             LinkAttribute::Address(bytes) => LinkAddress::try_from(&bytes[..]).ok(),
             _ => None,
         });
+        let name = link.attributes.iter().find_map(|attribute| match attribute {
+            LinkAttribute::IfName(name) => Some(name.clone()),
+            _ => None,
+        });
+        let mtu = link.attributes.iter().find_map(|attribute| match attribute {
+            LinkAttribute::Mtu(mtu) => Some(*mtu),
+            _ => None,
+        });
         found = Some(Interface {
+            name: name.unwrap_or_default(),
             index: link.header.index,
+            mtu: mtu.unwrap_or_default(),
             is_up: link.header.flags.contains(LinkFlags::Up),
             is_running: link.header.flags.contains(LinkFlags::Running),
             address: address.filter(|_| link.header.link_layer_type == LinkLayerType::Ether),
         });
     })?;
     found.ok_or_else(|| ErrorKind::NotFound.into())
+}
+
+/// The way to a host; `None`: it is this one.
+///
+/// # Errors
+/// No way leads there, or the kernel does not tell.
+pub(super) fn route_to(ip: IpAddr) -> io::Result<Option<Route>> {
+    let mut question = RouteMessage::default();
+    question.header.address_family = family(ip);
+    question.header.destination_prefix_length = if ip.is_ipv4() { 32 } else { 128 };
+    question.attributes.push(RouteAttribute::Destination(ip.into()));
+    let mut found = None;
+    exchange(GetRoute(question), NLM_F_REQUEST, |answer| {
+        if let NewRoute(route) = answer {
+            found = Some(route);
+        }
+    })?;
+    let route = found.ok_or(ErrorKind::NetworkUnreachable)?;
+    match route.header.kind {
+        RouteType::Local => return Ok(None),
+        RouteType::Unicast => {}
+        _ => return Err(ErrorKind::NetworkUnreachable.into()),
+    }
+    let (mut index, mut is_direct, mut from, mut mtu) = (None, true, None, None);
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Oif(it) => index = Some(*it),
+            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) => is_direct = false,
+            RouteAttribute::PrefSource(RouteAddress::Inet(ip)) => from = Some(IpAddr::V4(*ip)),
+            RouteAttribute::PrefSource(RouteAddress::Inet6(ip)) => from = Some(IpAddr::V6(*ip)),
+            RouteAttribute::Metrics(metrics) => {
+                mtu = metrics.iter().find_map(|metric| match metric {
+                    RouteMetric::Mtu(mtu) if *mtu > 0 => Some(*mtu),
+                    _ => None,
+                });
+            }
+            _ => {}
+        }
+    }
+    let (Some(index), Some(from)) = (index, from) else {
+        return Err(ErrorKind::NetworkUnreachable.into());
+    };
+    let carried = interface_of(index)?.mtu;
+    Ok(Some(Route { index, is_direct, from, mtu: mtu.map_or(carried, |mtu| mtu.min(carried)) }))
 }
 
 /// All addresses of this host.

@@ -430,7 +430,7 @@ pub(super) fn in_a_row(hosts: &[IpAddr]) -> String {
     hosts.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn random<const LEN: usize>() -> io::Result<[u8; LEN]> {
+pub(super) fn random<const LEN: usize>() -> io::Result<[u8; LEN]> {
     let mut bytes = [0; LEN];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes)

@@ -4,6 +4,8 @@
 //! link: the distributor does. IPv4 needs two settings for that, which are in force before the address is there:
 //! `arp_ignore` = 1 (answer only for addresses of the interface that was asked by) and `arp_announce` = 2 (never
 //! ask in the name of an address of another interface). By IPv6 that is so without settings.
+//!
+//! Beyond a router packets come through a tunnel, out of which [`receiving`](super::receiving) takes them.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read};
@@ -13,11 +15,13 @@ use sd_notify::NotifyState;
 use sidestep_distributor::{TargetKind, VipSet};
 
 use super::addresses::{Addresses, RENEW_EVERY};
-use super::link;
+use super::link::{self, Own};
+use super::receiving::Receiving;
 use crate::args::DistributorTargetArgs;
 use crate::commands::systemd::tell_systemd;
 use crate::commands::vip::daemon;
 use crate::commands::vip::error::VipError;
+use crate::commands::vip::greeting::Acquaintances;
 use crate::commands::vip::inquiry;
 use crate::commands::{logging, signals};
 
@@ -28,14 +32,11 @@ pub(super) fn execute(args: &DistributorTargetArgs) -> Result<(), VipError> {
     logging::begin(args.log.as_ref())?;
     let looked = VipError::of("the addresses of this host are not to be seen");
     let own = link::addresses().map_err(looked)?;
-    let vips = if args.vips.is_empty() {
-        let settings = daemon::configured(args.config.as_deref())?;
-        served_by(&daemon::vips_of(settings, TargetKind::Hosts), |ip| {
-            own.iter().any(|own| own.ip == ip)
-        })?
-    } else {
-        args.vips.clone()
-    };
+    let mut settings = daemon::configured(args.config.as_deref())?;
+    let hosts = settings.hosts.take().unwrap_or_default();
+    let is_own = |ip| own.iter().any(|own| own.ip == ip);
+    let set = daemon::vips_of(settings, TargetKind::Hosts);
+    let vips = if args.vips.is_empty() { served_by(&set, is_own)? } else { args.vips.clone() };
     let loopback = link::interface("lo").map_err(VipError::of("there is no `lo`"))?;
     if let Some(own) = own.iter().find(|it| vips.contains(&it.ip) && it.index != loopback.index) {
         return Err(VipError::Refused(format!(
@@ -53,18 +54,28 @@ pub(super) fn execute(args: &DistributorTargetArgs) -> Result<(), VipError> {
             "{missing} cannot be put on `lo`: run as root, or with CAP_NET_ADMIN"
         )));
     }
-    if let Err(error) = inquiry::answer_all(vips.iter().any(IpAddr::is_ipv6)) {
+    let (mut receiving, known) = if hosts.is_empty() {
+        (None, Acquaintances::default())
+    } else {
+        let at = reached_at(&set, &vips, &own, loopback.index);
+        let (receiving, known) = Receiving::begin(&hosts, &vips, &at)?;
+        (Some(receiving), known)
+    };
+    if let Err(error) = inquiry::answer_all(vips.iter().any(IpAddr::is_ipv6), known) {
         log::warn!(
             "distributors that ask whether servers here speak SMC have no answer, on UDP port {}: {error}; VIPs with smc = \
-             \"require\" take this host for one that does not",
+             \"require\" take this host for one that does not, and a distributor beyond a router for one that is not there",
             inquiry::PORT
         );
     }
     let names: Vec<String> = vips.iter().map(IpAddr::to_string).collect();
     daemon::say("sidestep distributor", &format!("this host serves {}", names.join(", ")))?;
     tell_systemd(NotifyState::Ready);
-    wait(&mut stop, || drop(addresses.keep(&vips, &own)))
-        .map_err(VipError::of("cannot wait for signals"))?;
+    let now_and_then = || {
+        addresses.keep(&vips, &own);
+        receiving.iter_mut().for_each(Receiving::report);
+    };
+    wait(&mut stop, now_and_then).map_err(VipError::of("cannot wait for signals"))?;
     tell_systemd(NotifyState::Stopping);
     Ok(())
 }
@@ -105,6 +116,20 @@ fn served_by(set: &VipSet, is_own: impl Fn(IpAddr) -> bool) -> Result<Vec<IpAddr
         ));
     }
     Ok(served)
+}
+
+/// At which of our addresses tunnels come: those of targets, or all if the VIPs were named on the command line.
+fn reached_at(set: &VipSet, vips: &[IpAddr], own: &[Own], loopback: u32) -> Vec<Own> {
+    let targets = set.vips().iter().flat_map(|vip| &vip.targets);
+    let targets: Vec<IpAddr> = targets.map(|target| target.address.ip()).collect();
+    let named: Vec<Own> = own.iter().filter(|own| targets.contains(&own.ip)).copied().collect();
+    if !named.is_empty() {
+        return named;
+    }
+    let is_ethernet = |index| link::interface_of(index).is_ok_and(|it| it.address.is_some());
+    let is_reached =
+        |own: &&Own| own.index != loopback && !vips.contains(&own.ip) && is_ethernet(own.index);
+    own.iter().filter(is_reached).copied().collect()
 }
 
 /// Settings of ARP, which are what they were when this is dropped.

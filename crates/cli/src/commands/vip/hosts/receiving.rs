@@ -1,0 +1,88 @@
+//! A target's end of tunnels: has the kernel take packets for VIPs out of those of distributors that the configuration names.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use sidestep_bpf::{Reception, TUNNEL_PORT};
+
+use super::link::{self, Own};
+use super::ownership::random;
+use crate::commands::vip::error::VipError;
+use crate::commands::vip::greeting::Acquaintances;
+
+/// From one report of packets that were refused to the next.
+const REPORT_EVERY: Duration = Duration::from_secs(10);
+
+/// Programs in the kernel, as long as this lives.
+pub(super) struct Receiving {
+    reception: Reception,
+    refused: u64,
+    due: Instant,
+}
+
+impl Receiving {
+    /// Takes packets for VIPs that distributors of these hosts send through tunnels to addresses of ours.
+    pub(super) fn begin(
+        hosts: &[IpAddr],
+        vips: &[IpAddr],
+        at: &[Own],
+    ) -> Result<(Self, Acquaintances), VipError> {
+        let (mut reception, mut announcement) = Reception::load()?;
+        let mut indices: Vec<u32> = at.iter().map(|own| own.index).collect();
+        indices.sort_unstable();
+        indices.dedup();
+        for index in indices {
+            let seen = VipError::of("an interface of this host is not to be seen");
+            let interface = link::interface_of(index).map_err(seen)?;
+            let name = &interface.name;
+            if interface.address.is_none() {
+                return Err(VipError::Refused(format!(
+                    "{name} is no Ethernet interface, and packets can be taken out of tunnels only there: have the target's \
+                     address on one, or leave `hosts` out of [distributor] if this host is on the distributor's link"
+                )));
+            }
+            reception.attach(name)?;
+            // Until distributors say how much their ways here carry.
+            for own in at.iter().filter(|own| own.index == index) {
+                announcement.fit(own.ip, interface.mtu)?;
+            }
+        }
+        for own in at {
+            reception.receive_at(own.ip)?;
+        }
+        for vip in vips {
+            reception.serve(*vip)?;
+        }
+        let mut keys = HashMap::new();
+        for host in hosts {
+            let key = random().map_err(VipError::of("there are no random numbers"))?;
+            let key = u64::from_ne_bytes(key);
+            reception.admit(*host, key)?;
+            keys.insert(*host, key);
+        }
+        let receiving = Self { reception, refused: 0, due: Instant::now() };
+        Ok((receiving, Acquaintances::new(keys, announcement)))
+    }
+
+    /// Reports packets that were refused, now and then.
+    pub(super) fn report(&mut self) {
+        if Instant::now() < self.due {
+            return;
+        }
+        self.due = Instant::now() + REPORT_EVERY;
+        match self.reception.received() {
+            Ok(received) if received.refused > self.refused => {
+                log::warn!(
+                    "{} packets of tunnels, to UDP port {TUNNEL_PORT}, were dropped since this was said last: their sender is no host of \
+                     [distributor] hosts, has not the key of this process, they are for no VIP of this host, or an interface has put \
+                     several into one (`ethtool -K INTERFACE rx-udp-gro-forwarding off` keeps it from that)",
+                    received.refused - self.refused
+                );
+                self.refused = received.refused;
+            }
+            Ok(_) => {}
+            Err(error) => log::error!("packets of tunnels are not counted: {error}"),
+        }
+    }
+}
