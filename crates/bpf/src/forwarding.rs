@@ -19,7 +19,7 @@ use sidestep_distributor::{Plan, Protocol};
 use crate::error::BpfError;
 use crate::loaded::program;
 use crate::object_file;
-use crate::tables::programs::{page, service_key};
+use crate::tables::programs::{CLIENTS, client, page, service_key};
 use crate::tables::{Tables, earlier_page_of, key_of, octets, of_map, slot, take};
 use crate::tunnel::{Family, SOURCE_PORTS, Tunnel};
 use programs::{
@@ -46,6 +46,7 @@ pub struct Forwarding {
     traffic: PerCpuArray<MapData, [u64; 2]>,
     flows: HashMap<MapData, [u8; flow::KEY_LEN], [u8; flow::LEN]>,
     addresses: PerCpuHashMap<MapData, [u8; 16], [u64; tally::COUNTERS]>,
+    clients: HashMap<MapData, [u8; client::KEY_LEN as usize], [u8; client::LEN as usize]>,
 }
 
 /// Until when services are served. It is apart from the rest: what keeps a lease does not wait for what reads tables.
@@ -117,6 +118,19 @@ pub struct Flow {
     pub seen: Duration,
 }
 
+/// A client that meets the same target of a service again, by its `timedaffinity`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Affinity {
+    /// Its address.
+    pub client: IpAddr,
+    /// The service's number.
+    pub service: usize,
+    /// The target's place among those of the service.
+    pub target: usize,
+    /// Until when, by `CLOCK_MONOTONIC`.
+    pub until: Duration,
+}
+
 /// What came to an address besides whole packets that go on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -166,6 +180,7 @@ impl Forwarding {
             traffic: take(&mut loaded, TRAFFIC)?,
             flows: take(&mut loaded, FLOWS)?,
             addresses: take(&mut loaded, ADDRESSES)?,
+            clients: take(&mut loaded, CLIENTS)?,
             loaded,
         };
         Ok((forwarding, lease))
@@ -394,6 +409,27 @@ impl Forwarding {
         }
     }
 
+    /// The clients that meet a target again, in no order, those whose time is over among them.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn affinities(&self) -> Result<Vec<Affinity>, BpfError> {
+        let mut affinities = Vec::new();
+        for entry in self.clients.iter() {
+            let (key, value) = of_map(entry)?;
+            affinities.push(Affinity::of(&key, &value));
+        }
+        Ok(affinities)
+    }
+
+    /// Has a client meet a target again.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn note_affinity(&mut self, affinity: &Affinity) -> Result<(), BpfError> {
+        of_map(self.clients.insert(affinity.key(), affinity.value(), 0))
+    }
+
     /// A flow is over. It may go on all the same, as one that is not known.
     pub fn end(&mut self, flow: &Flow) {
         // One that has gone meanwhile is not there afterwards either.
@@ -441,6 +477,37 @@ impl Flow {
             value[at..at + 4].copy_from_slice(&word.to_ne_bytes());
         }
         value[flow::SEEN_NS..].copy_from_slice(&(self.seen.as_nanos() as u64).to_ne_bytes());
+        value
+    }
+}
+
+impl Affinity {
+    fn of(key: &[u8; client::KEY_LEN as usize], value: &[u8; client::LEN as usize]) -> Self {
+        let (address, service) = key.split_at(client::SERVICE as usize);
+        let (target, until) = value.split_at(client::UNTIL_NS as usize);
+        let address: [u8; 16] = address.try_into().expect("an address");
+        let long = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+        Self {
+            client: Ipv6Addr::from(address).to_canonical(),
+            service: u32::from_ne_bytes(service[..4].try_into().expect("four bytes")) as usize,
+            target: long(target) as usize,
+            until: Duration::from_nanos(long(until)),
+        }
+    }
+
+    fn key(&self) -> [u8; client::KEY_LEN as usize] {
+        let mut key = [0; client::KEY_LEN as usize];
+        let (address, service) = key.split_at_mut(client::SERVICE as usize);
+        address.copy_from_slice(&octets(self.client));
+        service[..4].copy_from_slice(&(self.service as u32).to_ne_bytes());
+        key
+    }
+
+    fn value(&self) -> [u8; client::LEN as usize] {
+        let mut value = [0; client::LEN as usize];
+        let (target, until) = value.split_at_mut(client::UNTIL_NS as usize);
+        target.copy_from_slice(&(self.target as u64).to_ne_bytes());
+        until.copy_from_slice(&(self.until.as_nanos() as u64).to_ne_bytes());
         value
     }
 }

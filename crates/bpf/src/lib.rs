@@ -65,7 +65,9 @@ pub use filter::{
     Enforcement, Filter, GroupNumbers, Hits, Identity, LINES_MAX, Log, LogLine, NumberedGroup,
     RuleSet, Totals, is_denied, tell_partner,
 };
-pub use forwarding::{FLOWS_MAX, Flow, Forwarding, Hop, Lease, Oversized, ROUTES_MAX, Tally};
+pub use forwarding::{
+    Affinity, FLOWS_MAX, Flow, Forwarding, Hop, Lease, Oversized, ROUTES_MAX, Tally,
+};
 pub use others::{PacketProgram, interface_programs, packet_programs};
 pub use reception::{Announcement, Received, Reception};
 pub use sockmap::{Counters, Sockmap};

@@ -621,6 +621,41 @@ fn a_client_meets_the_same_target_for_a_while() {
 }
 
 #[test]
+fn a_client_meets_the_target_that_another_distributor_has_noted() {
+    for (vip, client) in [(VIP4, client4 as fn(u32) -> SocketAddr), (VIP6, client6)] {
+        let (mut owner, mut backup) = (forwarding!(), forwarding!());
+        let plan = plan(Choice::Turn, &[1, 1, 1]);
+        for forwarding in [&mut owner, &mut backup] {
+            put(forwarding, vip, Protocol::Tcp, &plan);
+            let service = (vip.parse().unwrap(), Protocol::Tcp);
+            forwarding.commit(0, service, &plan, Duration::from_secs(60)).unwrap();
+        }
+        let from = |number, port| SocketAddr::new(client(number).ip(), port);
+        let met: Vec<Verdict> =
+            (0..7).map(|number| judged(&owner, &tcp(from(number, 1), vip, SYN))).collect();
+        let affinities = owner.affinities().unwrap();
+        assert_eq!(affinities.len(), 7);
+        for affinity in &affinities {
+            assert_eq!(To(affinity.target as u32 + 1), met[index_of(client, affinity.client)]);
+            backup.note_affinity(affinity).unwrap();
+        }
+        // Not in the order in which they were given.
+        for (number, to) in met.iter().enumerate().rev() {
+            let frame = tcp(from(number as u32, 2), vip, SYN);
+            assert_eq!(judged(&backup, &frame), *to, "{number}");
+        }
+        let over = Affinity { until: Duration::from_nanos(1), ..affinities[0] };
+        backup.note_affinity(&over).unwrap();
+        let noted = backup.affinities().unwrap();
+        assert!(noted.contains(&over), "its time is over, and it is there: {noted:?}");
+    }
+}
+
+fn index_of(client: fn(u32) -> SocketAddr, address: IpAddr) -> usize {
+    (0..7).position(|number| client(number).ip() == address).unwrap()
+}
+
+#[test]
 fn fragments_options_and_extensions() {
     let mut forwarding = forwarding!();
     let plan = plan(Choice::Hash, &[1, 1]);

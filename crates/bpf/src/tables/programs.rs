@@ -31,7 +31,7 @@ pub(crate) const STEERED: &str = "steered";
 /// How many of these have ended.
 pub(crate) const ENDED: &str = "ended";
 /// Which target a client was given last.
-const CLIENTS: &str = "clients";
+pub(crate) const CLIENTS: &str = "clients";
 
 /// The key of [`SERVICES`].
 pub(crate) mod service_key {
@@ -134,6 +134,7 @@ pub(crate) mod client {
 
     pub(crate) const LEN: i16 = 16;
     pub(crate) const TARGET: i16 = 0;
+    /// By `CLOCK_MONOTONIC`.
     pub(crate) const UNTIL_NS: i16 = 8;
 }
 

@@ -160,6 +160,8 @@ pub(super) struct TargetStatus {
     pub(super) connections: u64,
     /// Connections that it was given since the VIP is in force.
     pub(super) given: u64,
+    /// Clients that meet it again, by `timedaffinity`. Of hosts alone.
+    pub(super) affinities: Option<u64>,
     /// Connections that wait to be accepted, and how many may: by whatever address they came.
     pub(super) queue: u32,
     pub(super) queue_max: u32,

@@ -242,14 +242,16 @@ impl<'a> Seat<'a> {
         ["four", "six"].into_iter().try_for_each(|vip| self.await_connections(vip, all))
     }
 
+    /// What it says of each target of a VIP.
+    pub(super) fn counts(&self, vip: &str, what: &str) -> Result<Vec<u64>> {
+        let status = self.status(vip)?;
+        let targets = status["targets"].as_array().context("targets")?;
+        Ok(targets.iter().filter_map(|it| it[what].as_u64()).collect())
+    }
+
     /// It knows so many connections of a VIP.
     pub(super) fn await_connections(&self, vip: &str, count: u64) -> Result<()> {
-        let are_known = || {
-            let status = self.status(vip)?;
-            let targets = status["targets"].as_array().context("targets")?;
-            let known = targets.iter().filter_map(|it| it["connections"].as_u64());
-            Ok(known.sum::<u64>() == count)
-        };
+        let are_known = || Ok(self.counts(vip, "connections")?.iter().sum::<u64>() == count);
         await_true(&format!("the connections of {vip} are known at {}", self.host), are_known)
     }
 

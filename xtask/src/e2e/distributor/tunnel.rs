@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::takeover::{self, Seat, Store};
-use super::{BACKUP, CONFIG, DISTRIBUTOR, PORT, Scene, VIP, await_true};
+use super::{BACKUP, CLIENT, CONFIG, DISTRIBUTOR, PORT, Scene, VIP, await_true};
 use crate::bench::launch::{self, Dialogue, Program, Transport};
 use crate::e2e::stage::Stage;
 use crate::enclosure::{CABLE, Namespace};
@@ -35,7 +35,19 @@ targets.c = "10.78.0.13"
 address = "10.77.0.100:7002"
 protocol = "udp"
 targets.c = "10.78.0.13"
+[vip.kept]
+address = "10.77.0.100:7003"
+method = "roundrobin"
+timedaffinity = "60s"
+probe = "listens"
+targets = { a = "10.77.0.11", b = "10.77.0.12", c = "10.78.0.13" }
 "#;
+
+/// At this VIP no server listens: what counts is which target refuses a client.
+const KEPT: &str = "7003";
+/// Another address of the client's host.
+const OTHER_CLIENT: &str = "10.77.0.4";
+const KNOCKS: &str = "5";
 
 /// What fits into a tunnel where links carry 1500 bytes: 20 + 8 + 20 bytes less.
 const FITS: &str = "1452";
@@ -77,12 +89,13 @@ pub(crate) fn tunnel(stage: &Stage<'_>) -> Result<String> {
     Ok("no byte lost by TCP and UDP, 1400 bytes where 1500 were; SMC-D".to_owned())
 }
 
-/// Another distributor owns the VIPs, in the midst of connections through the tunnel.
+/// Another distributor owns the VIPs, in the midst of connections through the tunnel. Clients meet the same targets as before.
 pub(crate) fn tunnel_takeover(stage: &Stage<'_>) -> Result<String> {
     let mut scene = Scene::set(stage)?;
     let _router = scene.move_beyond_a_router()?;
     let _store = Store::start(&scene)?;
-    let _target = scene.target(C)?;
+    let _targets: Vec<Dialogue> =
+        (0..3).map(|target| scene.target(target)).collect::<Result<_>>()?;
     let _echoes = scene.far_script(&["echo_back.py", ECHOES])?;
     let [one, two] = [Seat::new(&scene, 0), Seat::new(&scene, 1)];
     let _first = one.run()?;
@@ -91,7 +104,9 @@ pub(crate) fn tunnel_takeover(stage: &Stage<'_>) -> Result<String> {
     one.await_owner(&one, &[&two])?;
     for seat in [&one, &two] {
         seat.await_active("echoes")?;
+        seat.await_active("kept")?;
     }
+    let met = scene.meet_a_target(&one, &two)?;
     let mut asker = scene.near_script(&["keep_asking.py", VIP[0], ECHOES, "50", "0.02"])?;
     asker.await_line("connected", HANG)?;
     two.await_connections("echoes", 50)?;
@@ -99,6 +114,9 @@ pub(crate) fn tunnel_takeover(stage: &Stage<'_>) -> Result<String> {
     two.await_owner(&two, &[&one])?;
     let told: Value = serde_json::from_str(&asker.finish(HANG)?)?;
     ensure!(told["broken"] == 0, "{told}");
+    scene.knock(CLIENT[0])?;
+    let again = two.counts("kept", "given")?;
+    ensure!(again == met, "a client met other targets than before: {again:?}, not {met:?}");
     Ok(format!("none of 50 connections broken, {} echoes", told["echoes"]))
 }
 
@@ -180,6 +198,28 @@ impl Scene<'_> {
         command.arg(self.stage.house.script(words[0])).args(&words[1..]);
         self.client.enclose(&mut command);
         Dialogue::start(command)
+    }
+
+    /// Begins connections from there, which no server takes.
+    fn knock(&self, from: &str) -> Result<()> {
+        self.near_script(&["knock.py", from, VIP[0], KEPT, KNOCKS])?.finish(HANG).map(drop)
+    }
+
+    /// Has the client meet a target, which is not the first in turn, and the backup know. Returns how often it has met each.
+    fn meet_a_target(&self, owner: &Seat<'_>, backup: &Seat<'_>) -> Result<Vec<u64>> {
+        self.client.ip(&["address", "add", &format!("{OTHER_CLIENT}/24"), "dev", CABLE])?;
+        self.knock(OTHER_CLIENT)?;
+        let before = owner.counts("kept", "given")?;
+        self.knock(CLIENT[0])?;
+        let now = owner.counts("kept", "given")?;
+        let met: Vec<u64> = now.iter().zip(&before).map(|(now, before)| now - before).collect();
+        ensure!(met.iter().any(|count| count.to_string() == KNOCKS), "no target was kept: {met:?}");
+        ensure!(met[0] == 0, "the target is the first in turn: {met:?}");
+        let due: Vec<u64> = now.iter().map(|count| u64::from(*count > 0)).collect();
+        await_true("the backup knows which clients meet which targets", || {
+            Ok(backup.counts("kept", "affinities")? == due)
+        })?;
+        Ok(met)
     }
 
     /// Large values go there and back, and again over the same connections once the way is narrower.

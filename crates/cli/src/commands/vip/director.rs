@@ -550,6 +550,7 @@ impl Service {
                 weight: terms.weight,
                 connections: member.connections,
                 given: given[at],
+                affinities: None,
                 queue,
                 queue_max,
                 responsiveness: member.cookie.map(|_| responsiveness(member.queue)),

@@ -187,6 +187,8 @@ struct Member {
     fault: Option<&'static str>,
     /// Flows that the client has not ended.
     live: u64,
+    /// Clients that meet it again.
+    affinities: u64,
 }
 
 /// What was seen of the link at one moment.
@@ -379,6 +381,7 @@ impl Distributor {
                 probing,
                 fault: None,
                 live: 0,
+                affinities: 0,
             });
         }
         let routes: Vec<u32> = members.iter().map(|member| member.route).collect();
@@ -617,6 +620,7 @@ impl Distributor {
         }
         let now = boot_time();
         self.copies.follow(now, &flows);
+        self.follow_affinities();
         let mut live: HashMap<u32, u64> = HashMap::new();
         for flow in &flows {
             let quiet = now.saturating_sub(flow.seen);
@@ -680,6 +684,7 @@ impl Distributor {
                 weight: terms.weight,
                 connections: member.live,
                 given: given[at],
+                affinities: Some(member.affinities),
                 queue: 0,
                 queue_max: 0,
                 responsiveness: None,

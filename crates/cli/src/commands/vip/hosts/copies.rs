@@ -1,13 +1,19 @@
-//! Flows that the owner of the VIPs copies to its backups, so that a takeover breaks none.
+//! What the owner of the VIPs copies to its backups: flows, so that a takeover breaks none, and affinities, so that clients meet the
+//! same targets afterwards.
 //!
 //! A table of places tells where a connection went as long as nothing has changed since it began: not once a target is
 //! drained, or has risen, and never under a method that does not go by the hash. So each flow is copied when it
 //! begins, when its client ends it, and every [`REPEAT`] beside, because a datagram may be lost, and a backup may be new. A
 //! backup forgets a flow of which it was told nothing for [`FORGET`].
 //!
+//! An affinity is copied when it begins, has another target, or has become longer by a part of its time ([`GROWTH`]): each
+//! connection of a client renews it.
+//!
 //! ```text
 //!     4 "SDV1"   1 kind   1 protocol   2 port of the service   8 number   16 from   16 to   8 instance of the owner
-//!    16 address of the service   16 the target's   20 for each flow (16 address of the client   2 port   1 is closing   1 zero)
+//!    16 address of the service   16 the target's
+//!    20 for each flow (16 address of the client   2 port   1 is closing   1 zero), or
+//!       for each affinity (16 address of the client   4 for how many milliseconds)
 //!    16 SipHash-2-4-128 of all before, by the store's secret
 //! ```
 //!
@@ -28,6 +34,8 @@ use super::store::Secret;
 const REPEAT: Duration = Duration::from_secs(30);
 /// For so long a backup keeps what is not repeated: two copies may be lost.
 pub(super) const FORGET: Duration = Duration::from_secs(100);
+/// Of an affinity's time, what it may be longer than backups know: a quarter.
+const GROWTH: u32 = 4;
 /// Datagrams of one turn: as many as a socket has room for, whatever is in them.
 pub(super) const BATCH: usize = 48;
 
@@ -39,6 +47,8 @@ pub(super) struct Copies {
     backups: Vec<IpAddr>,
     told: HashMap<(SocketAddr, ServiceKey), Told>,
     due: VecDeque<Flow>,
+    told_clients: HashMap<(IpAddr, ServiceKey), ToldClient>,
+    due_clients: VecDeque<Client>,
     /// Flows were looked at since a backup has come.
     has_followed: bool,
 }
@@ -49,6 +59,31 @@ struct Told {
     is_closing: bool,
 }
 
+struct ToldClient {
+    route: u32,
+    until: Duration,
+}
+
+/// A client that meets a target again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Client {
+    pub(super) ip: IpAddr,
+    pub(super) service: ServiceKey,
+    pub(super) route: u32,
+    /// By `CLOCK_MONOTONIC`, and for how long the service has clients come back.
+    pub(super) until: Duration,
+    pub(super) time: Duration,
+}
+
+/// What is told of one target in one datagram.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Entries {
+    /// The clients' ends, and whether each has ended it.
+    Flows(Vec<(SocketAddr, bool)>),
+    /// Clients, and for how long each is to meet the target again.
+    Clients(Vec<(IpAddr, Duration)>),
+}
+
 impl Copies {
     /// These are the backups. A new one is told of all flows.
     pub(super) fn follow_backups(&mut self, backups: &[IpAddr]) {
@@ -56,6 +91,8 @@ impl Copies {
         if backups.is_empty() || !backups.iter().all(is_known) {
             self.told.clear();
             self.due.clear();
+            self.told_clients.clear();
+            self.due_clients.clear();
             self.has_followed = false;
         }
         self.backups = backups.to_vec();
@@ -81,24 +118,66 @@ impl Copies {
         }
     }
 
-    /// Whether each backup was told of all flows.
-    pub(super) fn are_complete(&self) -> bool {
-        self.has_followed && self.due.is_empty()
+    /// These are the clients that meet a target again.
+    pub(super) fn follow_clients(&mut self, clients: &[Client]) {
+        if self.backups.is_empty() {
+            return;
+        }
+        let mut before = std::mem::take(&mut self.told_clients);
+        for client in clients {
+            let ends = (client.ip, client.service);
+            let told = before.remove(&ends).filter(|told| !told.is_outdated(client));
+            let told = told.unwrap_or_else(|| {
+                self.due_clients.push_back(*client);
+                ToldClient { route: client.route, until: client.until }
+            });
+            self.told_clients.insert(ends, told);
+        }
     }
 
-    /// What is to be told now: flows by their route, for at most [`BATCH`] datagrams.
-    pub(super) fn take(&mut self) -> Vec<(u32, Vec<Flow>)> {
-        let mut batch: Vec<(u32, Vec<Flow>)> = Vec::new();
-        while let Some(flow) = self.due.front() {
-            let has_room = |it: &(u32, Vec<Flow>)| it.0 == flow.route && it.1.len() < FLOWS_MAX;
-            match batch.iter().position(has_room) {
-                Some(at) => batch[at].1.push(*flow),
-                None if batch.len() < BATCH => batch.push((flow.route, vec![*flow])),
-                None => break,
-            }
-            self.due.pop_front();
+    /// Whether each backup was told of all flows and affinities.
+    pub(super) fn are_complete(&self) -> bool {
+        self.has_followed && self.due.is_empty() && self.due_clients.is_empty()
+    }
+
+    /// What is to be told now, by `CLOCK_MONOTONIC`, in at most [`BATCH`] datagrams, each about one route. Flows go first: without theirs
+    /// connections break.
+    pub(super) fn take(&mut self, now: Duration) -> Vec<(u32, Entries)> {
+        let flow = |flow: &Flow| (flow.route, (flow.client, flow.is_closing));
+        let flows = batch(&mut self.due, BATCH, flow);
+        let lasts = |client: &Client| client.until.saturating_sub(now);
+        let client = |client: &Client| (client.route, (client.ip, lasts(client)));
+        let clients = batch(&mut self.due_clients, BATCH - flows.len(), client);
+        let flows = flows.into_iter().map(|(route, it)| (route, Entries::Flows(it)));
+        let clients = clients.into_iter().map(|(route, it)| (route, Entries::Clients(it)));
+        flows.chain(clients).collect()
+    }
+}
+
+/// Takes entries for at most so many datagrams, each about one route.
+fn batch<T, E>(
+    due: &mut VecDeque<T>,
+    count: usize,
+    entry: impl Fn(&T) -> (u32, E),
+) -> Vec<(u32, Vec<E>)> {
+    let mut batch: Vec<(u32, Vec<E>)> = Vec::new();
+    while let Some(first) = due.front() {
+        let (route, entry) = entry(first);
+        let has_room = |it: &(u32, Vec<E>)| it.0 == route && it.1.len() < ENTRIES_MAX;
+        match batch.iter().position(has_room) {
+            Some(at) => batch[at].1.push(entry),
+            None if batch.len() < count => batch.push((route, vec![entry])),
+            None => break,
         }
-        batch
+        due.pop_front();
+    }
+    batch
+}
+
+impl ToldClient {
+    fn is_outdated(&self, client: &Client) -> bool {
+        let growth = client.until.saturating_sub(self.until);
+        self.route != client.route || growth > client.time / GROWTH
     }
 }
 
@@ -109,52 +188,67 @@ impl Told {
     }
 }
 
-/// Flows of a service that go to one target, by the word of a process.
+/// What goes to one target of a service, by the word of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Copy {
     pub(super) instance: u64,
     pub(super) number: u64,
     pub(super) service: ServiceKey,
     pub(super) target: IpAddr,
-    /// The client's ends, and whether each has ended it.
-    pub(super) flows: Vec<(SocketAddr, bool)>,
+    pub(super) entries: Entries,
 }
 
-/// Of a copy.
-pub(super) const KIND: u8 = 4;
+/// Of copies of flows, and of affinities.
+const KIND_OF_FLOWS: u8 = 4;
+const KIND_OF_CLIENTS: u8 = 5;
 const PROTOCOL: usize = peers::KIND + 1;
 const PORT: usize = PROTOCOL + 1;
 const INSTANCE: usize = peers::ENDS + 32;
 const SERVICE: usize = INSTANCE + 8;
 const TARGET: usize = SERVICE + 16;
-const FLOWS: usize = TARGET + 16;
-const FLOW_LEN: usize = 20;
+const ENTRIES: usize = TARGET + 16;
+const ENTRY_LEN: usize = 20;
 /// No link of IPv6 carries less in one packet.
 pub(super) const LEN_MAX: usize = 1280 - 40 - 8;
 /// Of one copy.
-const FLOWS_MAX: usize = (LEN_MAX - FLOWS - peers::SEAL_LEN) / FLOW_LEN;
+const ENTRIES_MAX: usize = (LEN_MAX - ENTRIES - peers::SEAL_LEN) / ENTRY_LEN;
 
 impl Copy {
     /// The datagram that says this.
     pub(super) fn written(&self, ends: &Ends, secret: &Secret) -> Vec<u8> {
         let (service, protocol) = self.service;
-        let mut bytes = peers::begun(KIND, self.number, ends);
+        let kind = match &self.entries {
+            Entries::Flows(_) => KIND_OF_FLOWS,
+            Entries::Clients(_) => KIND_OF_CLIENTS,
+        };
+        let mut bytes = peers::begun(kind, self.number, ends);
         bytes[PROTOCOL] = protocol.number();
         bytes[PORT..peers::NUMBER].copy_from_slice(&service.port().to_be_bytes());
         bytes.extend(self.instance.to_be_bytes());
         bytes.extend(peers::octets(service.ip()));
         bytes.extend(peers::octets(self.target));
-        for (client, is_closing) in &self.flows {
-            bytes.extend(peers::octets(client.ip()));
-            bytes.extend(client.port().to_be_bytes());
-            bytes.extend([u8::from(*is_closing), 0]);
+        match &self.entries {
+            Entries::Flows(flows) => {
+                for (client, is_closing) in flows {
+                    bytes.extend(peers::octets(client.ip()));
+                    bytes.extend(client.port().to_be_bytes());
+                    bytes.extend([u8::from(*is_closing), 0]);
+                }
+            }
+            Entries::Clients(clients) => {
+                for (client, lasts) in clients {
+                    bytes.extend(peers::octets(*client));
+                    let lasts = u32::try_from(lasts.as_millis()).unwrap_or(u32::MAX);
+                    bytes.extend(lasts.to_be_bytes());
+                }
+            }
         }
         peers::sealed(bytes, secret)
     }
 
     /// What a datagram says that another distributor has sent; `None`: it is not of one.
     pub(super) fn read(bytes: &[u8], ends: &Ends, secret: &Secret) -> Option<Self> {
-        let told = peers::opened(bytes, ends, secret).filter(|told| told.len() >= FLOWS)?;
+        let told = peers::opened(bytes, ends, secret).filter(|told| told.len() >= ENTRIES)?;
         let port = |at: usize| u16::from_be_bytes([told[at], told[at + 1]]);
         let word = |at: usize| u64::from_be_bytes(told[at..at + 8].try_into().expect("eight"));
         let protocol = match told[PROTOCOL] {
@@ -162,17 +256,26 @@ impl Copy {
             17 => Protocol::Udp,
             _ => return None,
         };
-        let flow = |flow: &[u8; FLOW_LEN]| {
+        let (entries, rest) = told[ENTRIES..].as_chunks::<ENTRY_LEN>();
+        let flow = |flow: &[u8; ENTRY_LEN]| {
             let port = u16::from_be_bytes([flow[16], flow[17]]);
             (SocketAddr::new(address(flow), port), flow[18] != 0)
         };
-        let (flows, rest) = told[FLOWS..].as_chunks();
-        (told[peers::KIND] == KIND && rest.is_empty()).then(|| Self {
+        let client = |client: &[u8; ENTRY_LEN]| {
+            let lasts = u32::from_be_bytes(client[16..].try_into().expect("four bytes"));
+            (address(client), Duration::from_millis(lasts.into()))
+        };
+        let entries = match told[peers::KIND] {
+            KIND_OF_FLOWS => Entries::Flows(entries.iter().map(flow).collect()),
+            KIND_OF_CLIENTS => Entries::Clients(entries.iter().map(client).collect()),
+            _ => return None,
+        };
+        rest.is_empty().then(|| Self {
             instance: word(INSTANCE),
             number: word(peers::NUMBER),
             service: (SocketAddr::new(address(&told[SERVICE..]), port(PORT)), protocol),
             target: address(&told[TARGET..]),
-            flows: flows.iter().map(flow).collect(),
+            entries,
         })
     }
 }
@@ -198,8 +301,17 @@ mod tests {
         }
     }
 
-    fn told(copies: &mut Copies) -> Vec<Flow> {
-        copies.take().into_iter().flat_map(|(_, flows)| flows).collect()
+    /// Of flows, what is due: ends, routes, and whether they are closing.
+    fn told(copies: &mut Copies) -> Vec<(SocketAddr, u32, bool)> {
+        let of = |(route, entries): (u32, Entries)| match entries {
+            Entries::Flows(flows) => flows.into_iter().map(|(end, is)| (end, route, is)).collect(),
+            Entries::Clients(_) => Vec::new(),
+        };
+        copies.take(Duration::ZERO).into_iter().flat_map(of).collect()
+    }
+
+    fn shown(flow: Flow) -> (SocketAddr, u32, bool) {
+        (flow.client, flow.route, flow.is_closing)
     }
 
     #[test]
@@ -213,12 +325,12 @@ mod tests {
             copies.follow(Duration::from_secs(second), flows);
             told(&mut copies)
         };
-        assert_eq!(due(0, &[one]), [one]);
-        assert_eq!(due(29, &[one, flow(2, 7)]), [flow(2, 7)]);
-        assert_eq!(due(30, &[one, flow(2, 7)]), [one]);
-        assert_eq!(due(31, &[flow(1, 8), flow(2, 7)]), [flow(1, 8)], "it has begun anew");
+        assert_eq!(due(0, &[one]), [shown(one)]);
+        assert_eq!(due(29, &[one, flow(2, 7)]), [shown(flow(2, 7))]);
+        assert_eq!(due(30, &[one, flow(2, 7)]), [shown(one)]);
+        assert_eq!(due(31, &[flow(1, 8), flow(2, 7)]), [shown(flow(1, 8))], "it has begun anew");
         let ended = Flow { is_closing: true, ..flow(1, 8) };
-        assert_eq!(due(32, &[ended, flow(2, 7)]), [ended]);
+        assert_eq!(due(32, &[ended, flow(2, 7)]), [shown(ended)]);
         assert_eq!(due(99, &[ended]), [], "it is told once");
         assert_eq!(due(99, &[]), []);
         assert_eq!(due(99, &[closing]), [], "it was never told");
@@ -252,30 +364,70 @@ mod tests {
         copies.follow(Duration::ZERO, &flows);
         let (mut all, mut turns) = (0, 0);
         loop {
-            let batch = copies.take();
+            let batch = copies.take(Duration::ZERO);
             if batch.is_empty() {
                 break;
             }
-            assert!(batch.len() <= BATCH && batch.iter().all(|(_, it)| it.len() <= FLOWS_MAX));
-            assert!(batch.iter().all(|(route, it)| it.iter().all(|it| it.route == *route)));
-            all += batch.iter().map(|(_, flows)| flows.len()).sum::<usize>();
+            assert!(batch.len() <= BATCH);
+            for (route, entries) in batch {
+                let Entries::Flows(flows) = entries else { panic!("{entries:?}") };
+                assert!(flows.len() <= ENTRIES_MAX);
+                assert!(flows.iter().all(|(client, _)| u32::from(client.port()) % 3 == route));
+                all += flows.len();
+            }
             turns += 1;
         }
-        assert_eq!((all, turns), (10_000, 10_000_usize.div_ceil(BATCH * FLOWS_MAX)));
+        assert_eq!((all, turns), (10_000, 10_000_usize.div_ceil(BATCH * ENTRIES_MAX)));
+    }
+
+    #[test]
+    fn an_affinity_is_copied_when_it_begins_or_changes_or_has_grown() {
+        let mut copies = Copies::default();
+        let client = |route: u32, until: u64| Client {
+            ip: [10, 0, 0, 1].into(),
+            service: flow(0, 0).service,
+            route,
+            until: Duration::from_secs(until),
+            time: Duration::from_secs(40),
+        };
+        copies.follow_clients(&[client(7, 100)]);
+        assert_eq!(copies.take(Duration::ZERO), [], "there is no backup");
+        copies.follow_backups(&[BACKUP]);
+        let mut due = |now: u64, all: &[Client]| {
+            copies.follow_clients(all);
+            copies.take(Duration::from_secs(now))
+        };
+        let told = |route: u32, lasts: u64| {
+            let lasts = Duration::from_secs(lasts);
+            [(route, Entries::Clients(vec![([10, 0, 0, 1].into(), lasts)]))]
+        };
+        assert_eq!(due(60, &[client(7, 100)]), told(7, 40));
+        assert_eq!(due(70, &[client(7, 110)]), [], "a quarter of its time");
+        assert_eq!(due(71, &[client(7, 111)]), told(7, 40));
+        assert_eq!(due(72, &[client(8, 111)]), told(8, 39), "another target");
+        assert_eq!(due(90, &[]), []);
+        assert_eq!(due(91, &[client(8, 111)]), told(8, 20), "it was gone");
     }
 
     #[test]
     fn only_what_the_sender_has_written_for_us_is_read() {
         let [one, two]: [IpAddr; 2] = ["10.0.0.1", "fd00::2"].map(|ip| ip.parse().unwrap());
         let (ends, secret) = (Ends { from: one, to: two }, [7; 16]);
-        let flows = (0..FLOWS_MAX as u16).map(|at| (flow(at, 0).client, at % 2 == 0)).collect();
+        let number = 0..ENTRIES_MAX as u16;
+        let flows = number.clone().map(|at| (flow(at, 0).client, at % 2 == 0)).collect();
+        let lasts =
+            |at: u16| (IpAddr::from([10, 0, 1, at as u8]), Duration::from_millis(at.into()));
+        let clients = Entries::Clients(number.map(lasts).collect());
         let copy = Copy {
             instance: u64::MAX,
             number: 5,
             service: ("[fd00::100]:80".parse().unwrap(), Protocol::Udp),
             target: one,
-            flows,
+            entries: Entries::Flows(flows),
         };
+        let other = Copy { entries: clients, ..copy.clone() };
+        let bytes = other.written(&ends, &secret);
+        assert_eq!(Copy::read(&bytes, &ends, &secret), Some(other));
         let bytes = copy.written(&ends, &secret);
         assert!(bytes.len() <= LEN_MAX);
         assert_eq!(Copy::read(&bytes, &ends, &secret), Some(copy));

@@ -26,7 +26,7 @@ use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::announce::Announcer;
-use super::copies::{self, Copy, ServiceKey};
+use super::copies::{self, Copy, Entries, ServiceKey};
 use super::link::LinkAddress;
 use super::peers::{self, Ends};
 use super::store::{Contents, Secret, Store, StoreError};
@@ -209,17 +209,12 @@ impl Part {
         _ = self.socket.send_to(&bytes, SocketAddr::new(to, peers::PORT));
     }
 
-    /// Tells the backups of flows of a service to a target: the clients' ends, and whether they have ended them.
-    pub(super) fn copy(
-        &mut self,
-        service: ServiceKey,
-        target: IpAddr,
-        flows: Vec<(SocketAddr, bool)>,
-    ) {
+    /// Tells the backups what goes to a target of a service.
+    pub(super) fn copy(&mut self, service: ServiceKey, target: IpAddr, entries: Entries) {
         let Some(secret) = &self.secret else { return };
         let Process { host: from, instance } = self.own.process;
         self.copies_written += 1;
-        let copy = Copy { instance, number: self.copies_written, service, target, flows };
+        let copy = Copy { instance, number: self.copies_written, service, target, entries };
         for to in self.backups() {
             let bytes = copy.written(&Ends { from, to }, secret);
             // One that is lost is repeated.
@@ -434,6 +429,12 @@ pub(super) fn random<const LEN: usize>() -> io::Result<[u8; LEN]> {
     let mut bytes = [0; LEN];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes)
+}
+
+/// The clock that never jumps, and stands still in suspension: that of affinities.
+pub(super) fn monotonic_time() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32)
 }
 
 /// The clock that never jumps, and goes on in suspension.

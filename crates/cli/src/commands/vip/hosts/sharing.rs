@@ -3,14 +3,14 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use sidestep_bpf::Flow;
+use sidestep_bpf::{Affinity, BpfError, Flow};
 use sidestep_distributor::Distribution;
 use sidestep_distributor::election::Role;
 
-use super::copies::{self, ServiceKey};
+use super::copies::{self, Client, Entries, ServiceKey};
 use super::link::Own;
-use super::ownership::{Ownership, boot_time, in_a_row};
-use super::{Distributor, Service, Sight};
+use super::ownership::{Ownership, boot_time, in_a_row, monotonic_time};
+use super::{Distributor, Member, Service, Sight, key_of};
 use crate::commands::vip::roster;
 
 impl Distributor {
@@ -19,20 +19,19 @@ impl Distributor {
         self.ownership.as_ref().is_none_or(|it| role(it) == Role::Owner)
     }
 
-    /// Tells the backups what they do not know of flows.
+    /// Tells the backups what they do not know of flows and affinities.
     pub(super) fn copy_flows(&mut self) {
         let (Some(ownership), owns) = (&self.ownership, self.owns()) else { return };
         let mut part = ownership.part();
         self.copies.follow_backups(&if owns { part.backups() } else { Vec::new() });
-        for (route, flows) in self.copies.take() {
+        for (route, entries) in self.copies.take(monotonic_time()) {
             let known = self.routes.get((route as usize).wrapping_sub(1));
             let Some(&(service, target)) = known else { continue };
-            let ends = flows.iter().map(|flow| (flow.client, flow.is_closing)).collect();
-            part.copy(service, target, ends);
+            part.copy(service, target, entries);
         }
     }
 
-    /// Notes the flows of which the owner has told. One of a target that is not known here goes by the table.
+    /// Notes the flows and affinities of which the owner has told. Those of a target that is not known here go by the table.
     pub(super) fn note_copies(&mut self) {
         let Some(ownership) = &self.ownership else { return };
         let copied = std::mem::take(&mut ownership.part().copied);
@@ -44,13 +43,61 @@ impl Distributor {
             let service = copy.service;
             let is_it = |it: &(ServiceKey, IpAddr)| *it == (service, copy.target);
             let Some(at) = self.routes.iter().position(is_it) else { continue };
-            for (client, is_closing) in copy.flows {
-                let flow = Flow { client, service, route: at as u32 + 1, is_closing, seen };
-                if let Err(error) = self.forwarding.note(&flow, is_backup) {
-                    return log::error!("flows of the owner are not noted: {error}");
-                }
+            let noted = match copy.entries {
+                Entries::Flows(flows) => flows.into_iter().try_for_each(|(client, is_closing)| {
+                    let flow = Flow { client, service, route: at as u32 + 1, is_closing, seen };
+                    self.forwarding.note(&flow, is_backup)
+                }),
+                // An owner knows better.
+                Entries::Clients(_) if !is_backup => Ok(()),
+                Entries::Clients(clients) => self.note_clients(at as u32 + 1, &clients),
+            };
+            if let Err(error) = noted {
+                return log::error!("what the owner tells is not noted: {error}");
             }
         }
+    }
+
+    /// Has clients meet the target of a route again, each for so long.
+    fn note_clients(&mut self, route: u32, clients: &[(IpAddr, Duration)]) -> Result<(), BpfError> {
+        let now = monotonic_time();
+        for service in &self.services {
+            let is_it = |member: &Member| member.route == route;
+            let Some(target) = service.members.iter().position(is_it) else { continue };
+            for (client, lasts) in clients {
+                let (client, until) = (*client, now + *lasts);
+                let affinity = Affinity { client, service: service.index, target, until };
+                self.forwarding.note_affinity(&affinity)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks which clients meet a target again, where there can be any: how many each target has, and what is to be copied.
+    pub(super) fn follow_affinities(&mut self) {
+        let lasts = |service: &Service| !service.distribution.vip().affinity.is_zero();
+        if !self.services.iter().any(lasts) {
+            return;
+        }
+        let affinities = match self.forwarding.affinities() {
+            Ok(affinities) => affinities,
+            Err(error) => return log::error!("affinities are not counted: {error}"),
+        };
+        let now = monotonic_time();
+        let mut clients = Vec::new();
+        for service in &mut self.services {
+            let vip = service.distribution.vip();
+            let (key, time) = (key_of(vip), vip.affinity);
+            service.members.iter_mut().for_each(|member| member.affinities = 0);
+            let of = affinities.iter().filter(|it| it.service == service.index && it.until > now);
+            for affinity in of {
+                let Some(member) = service.members.get_mut(affinity.target) else { continue };
+                member.affinities += 1;
+                let (ip, route, until) = (affinity.client, member.route, affinity.until);
+                clients.push(Client { ip, service: key, route, until, time });
+            }
+        }
+        self.copies.follow_clients(&clients);
     }
 
     /// Whether the owner tells of other flows, and not of this one any more.
