@@ -276,14 +276,22 @@ fn test() -> Result<()> {
     form()?;
     thread::scope(|scope| {
         let prepared = scope.spawn(|| lanes::timed("preparations", prepare));
-        lanes::timed("lints", lints)?;
-        lanes::timed("unit tests", || cargo(&["test", "--quiet", "--workspace"]))?;
-        lanes::timed("loom", loom)?;
-        lanes::timed("races", races::run)?;
-        lanes::timed("fuzz", || fuzz::run(&fuzz::Options::short()))?;
-        prepared.join().expect("it does not panic")
+        let tested = test_crates();
+        if let Err(error) = &tested {
+            eprintln!("{error:#}; waiting for the preparations of what comes next to end");
+        }
+        prepared.join().expect("it does not panic").and(tested)
     })?;
     lanes::run(LANES)
+}
+
+/// What needs compilers alone.
+fn test_crates() -> Result<()> {
+    lanes::timed("lints", lints)?;
+    lanes::timed("unit tests", || cargo(&["test", "--quiet", "--workspace"]))?;
+    lanes::timed("loom", loom)?;
+    lanes::timed("races", races::run)?;
+    lanes::timed("fuzz", || fuzz::run(&fuzz::Options::short()))
 }
 
 /// What tests with unmodified programs need, made on the time that compilers and tests leave when they wait.

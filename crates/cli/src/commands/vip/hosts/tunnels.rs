@@ -2,7 +2,7 @@
 //!
 //! Whether a target is there the kernel's table of routes says: a way by a gateway, or by another interface, is none of
 //! the link. Packets then go through a tunnel ([`sidestep_bpf::Tunnel`]), and greetings take the place of questions to a
-//! neighbour ([`greeting`](crate::commands::vip::greeting)): a target that answers is there, and knows this host.
+//! neighbour ([`greeting`]): a target that answers is there, and knows this host.
 //!
 //! Tunnels are sent from ports that this process holds. So an ICMP error about one of their packets finds a socket, and the kernel
 //! notes how much that way carries, as it does for datagrams of any program; the table of routes has it then.
