@@ -15,10 +15,10 @@
 //!
 //! The rules, in the order in which [`Wait::next_step`] gives them:
 //!
-//! 1. Spin only while the peer was last seen on a CPU other than ours, and a CPU is left
-//!    beside those of the threads of this process that spin or have yielded: a pair of
-//!    threads that find each other by spinning keep their CPUs for a whole slice, and each
-//!    thread that has yielded waits for its end. At most for the learned budget. A fruitful spin doubles the budget up to
+//! 1. Spin only while the peer was last seen on a CPU other than ours, a CPU is left
+//!    beside those of spinners, and at most [`CROWD_PER_CPU`] threads of the process that
+//!    have yielded wait for each CPU: a pair of threads that find each other by spinning
+//!    keep their CPUs for a whole slice. At most for the learned budget. A fruitful spin doubles the budget up to
 //!    [`SPIN_BUDGET_NS_MAX`], about what a wake-up costs; a fruitless one halves
 //!    it down to [`SPIN_BUDGET_NS_MIN`]. Beside strangers at most
 //!    [`SPIN_BESIDE_STRANGERS_NS`]: a peer that runs answers by then, and one that
@@ -45,6 +45,9 @@ pub const YIELDED_MAX: u32 = 256;
 pub const PROBE_EVERY: u32 = 128;
 /// Yields in one wait.
 pub const YIELDS_MAX: u32 = 12;
+/// Threads of the process that have yielded and wait for a CPU while another one spins there. In a slice a pair has a
+/// thousand answers and more, and each of those that wait has one late: so many on each of the pair's two CPUs are one answer of a hundred.
+pub const CROWD_PER_CPU: u32 = 4;
 /// Longest spin in nanoseconds beside strangers.
 pub const SPIN_BESIDE_STRANGERS_NS: u32 = 5_000;
 /// Longest nap in nanoseconds: so much later a waiter may learn that its peer was killed.
@@ -102,9 +105,10 @@ impl Circumstances {
         self.spinning + 1 < self.cpus
     }
 
-    /// By spinning it would find the peer soon, and keep no thread of the process from a CPU.
+    /// By spinning it would find the peer soon, and not keep a crowd from the CPU.
     fn may_spin(&self) -> bool {
-        self.peer_elsewhere && self.spinning + self.yielding + 1 < self.cpus
+        let is_crowded = self.yielding > CROWD_PER_CPU * self.cpus;
+        self.peer_elsewhere && self.has_cpu_to_spare() && !is_crowded
     }
 }
 
@@ -282,12 +286,12 @@ mod tests {
     }
 
     #[test]
-    fn spins_only_where_no_thread_that_has_yielded_waits_for_the_cpu() {
+    fn spins_only_where_no_crowd_that_has_yielded_waits_for_the_cpu() {
         let mut g = Governor::new();
         let crowd = |cpus, yielding| Circumstances { cpus, yielding, ..FREE };
-        assert_eq!(steps(&mut g, crowd(2, 1))[0], Step::Yield);
-        assert_eq!(steps(&mut g, crowd(8, 7))[0], Step::Yield);
-        assert!(matches!(steps(&mut g, crowd(8, 6))[0], Step::Spin { .. }));
+        assert_eq!(steps(&mut g, crowd(2, 9))[0], Step::Yield);
+        assert_eq!(steps(&mut g, crowd(8, 33))[0], Step::Yield);
+        assert!(matches!(steps(&mut g, crowd(8, 32))[0], Step::Spin { .. }));
     }
 
     /// Threads that have met on one CPU of many yield to each other for ever otherwise.
