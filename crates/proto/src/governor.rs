@@ -18,8 +18,8 @@
 //! 1. Spin only while the peer was last seen on a CPU other than ours, a CPU is left
 //!    beside those of spinners, and at most [`CROWD_PER_CPU`] threads of the process that
 //!    have yielded wait for each CPU: a pair of threads that find each other by spinning
-//!    keep their CPUs for a whole slice. At most for the learned budget. A fruitful spin doubles the budget up to
-//!    [`SPIN_BUDGET_NS_MAX`], about what a wake-up costs; a fruitless one halves
+//!    keep their CPUs for a whole slice. At most for the learned budget. A fruitful spin
+//!    doubles the budget up to [`SPIN_BUDGET_NS_MAX`], about what a wake-up costs; a fruitless one halves
 //!    it down to [`SPIN_BUDGET_NS_MIN`]. Beside strangers at most
 //!    [`SPIN_BESIDE_STRANGERS_NS`]: a peer that runs answers by then, and one that
 //!    waits for its CPU does not for milliseconds.
