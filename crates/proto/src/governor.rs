@@ -47,7 +47,7 @@ pub const PROBE_EVERY: u32 = 128;
 pub const YIELDS_MAX: u32 = 12;
 /// Threads of the process that have yielded and wait for a CPU while another one spins there. In a slice a pair has a
 /// thousand answers and more, and each of those that wait has one late: so many on each of the pair's two CPUs are one answer of a hundred.
-pub const CROWD_PER_CPU: u32 = 4;
+pub const CROWD_PER_CPU: u32 = 5;
 /// Longest spin in nanoseconds beside strangers.
 pub const SPIN_BESIDE_STRANGERS_NS: u32 = 5_000;
 /// Longest nap in nanoseconds: so much later a waiter may learn that its peer was killed.
@@ -289,9 +289,9 @@ mod tests {
     fn spins_only_where_no_crowd_that_has_yielded_waits_for_the_cpu() {
         let mut g = Governor::new();
         let crowd = |cpus, yielding| Circumstances { cpus, yielding, ..FREE };
-        assert_eq!(steps(&mut g, crowd(2, 9))[0], Step::Yield);
-        assert_eq!(steps(&mut g, crowd(8, 33))[0], Step::Yield);
-        assert!(matches!(steps(&mut g, crowd(8, 32))[0], Step::Spin { .. }));
+        assert_eq!(steps(&mut g, crowd(2, 11))[0], Step::Yield);
+        assert_eq!(steps(&mut g, crowd(8, 41))[0], Step::Yield);
+        assert!(matches!(steps(&mut g, crowd(8, 40))[0], Step::Spin { .. }));
     }
 
     /// Threads that have met on one CPU of many yield to each other for ever otherwise.
