@@ -16,11 +16,11 @@
 //! The rules, in the order in which [`Wait::next_step`] gives them:
 //!
 //! 1. Spin only while the peer was last seen on a CPU other than ours, a CPU is left
-//!    beside those of spinners, and at most [`CROWD_PER_CPU`] threads of the process that
-//!    have yielded wait for each CPU: a pair of threads that find each other by spinning
+//!    beside those of spinners, and at most [`CROWD`] threads of the process that have
+//!    yielded wait for these two: a pair of threads that find each other by spinning
 //!    keep their CPUs for a whole slice. At most for the learned budget. A fruitful spin
-//!    doubles the budget up to [`SPIN_BUDGET_NS_MAX`], about what a wake-up costs; a fruitless one halves
-//!    it down to [`SPIN_BUDGET_NS_MIN`]. Beside strangers at most
+//!    doubles the budget up to [`SPIN_BUDGET_NS_MAX`], about what a wake-up costs; a
+//!    fruitless one halves it down to [`SPIN_BUDGET_NS_MIN`]. Beside strangers at most
 //!    [`SPIN_BESIDE_STRANGERS_NS`]: a peer that runs answers by then, and one that
 //!    waits for its CPU does not for milliseconds.
 //! 2. The budget never reaches zero, and every [`PROBE_EVERY`]-th wait gets the
@@ -45,9 +45,9 @@ pub const YIELDED_MAX: u32 = 256;
 pub const PROBE_EVERY: u32 = 128;
 /// Yields in one wait.
 pub const YIELDS_MAX: u32 = 12;
-/// Threads of the process that have yielded and wait for a CPU while another one spins there. In a slice a pair has a
-/// thousand answers and more, and each of those that wait has one late: so many on each of the pair's two CPUs are one answer of a hundred.
-pub const CROWD_PER_CPU: u32 = 5;
+/// Threads of the process that have yielded and wait for the two CPUs on which a pair finds each other by spinning. In a
+/// slice a pair has a thousand answers and more, and each of those that wait has one late: so many are one of a hundred.
+pub const CROWD: u32 = 10;
 /// Longest spin in nanoseconds beside strangers.
 pub const SPIN_BESIDE_STRANGERS_NS: u32 = 5_000;
 /// Longest nap in nanoseconds: so much later a waiter may learn that its peer was killed.
@@ -91,7 +91,7 @@ pub struct Circumstances {
     pub cpus: u32,
     /// Threads of the process that spin now.
     pub spinning: u32,
-    /// Threads of the process that have yielded, and do not run again yet.
+    /// Threads of the process that have yielded on this CPU or on the peer's, and do not run again yet.
     pub yielding: u32,
     /// The thread that takes what is given away.
     pub company: Company,
@@ -107,8 +107,7 @@ impl Circumstances {
 
     /// By spinning it would find the peer soon, and not keep a crowd from the CPU.
     fn may_spin(&self) -> bool {
-        let is_crowded = self.yielding > CROWD_PER_CPU * self.cpus;
-        self.peer_elsewhere && self.has_cpu_to_spare() && !is_crowded
+        self.peer_elsewhere && self.has_cpu_to_spare() && self.yielding <= CROWD
     }
 }
 
@@ -288,10 +287,9 @@ mod tests {
     #[test]
     fn spins_only_where_no_crowd_that_has_yielded_waits_for_the_cpu() {
         let mut g = Governor::new();
-        let crowd = |cpus, yielding| Circumstances { cpus, yielding, ..FREE };
-        assert_eq!(steps(&mut g, crowd(2, 11))[0], Step::Yield);
-        assert_eq!(steps(&mut g, crowd(8, 41))[0], Step::Yield);
-        assert!(matches!(steps(&mut g, crowd(8, 40))[0], Step::Spin { .. }));
+        let crowd = |yielding| Circumstances { yielding, ..FREE };
+        assert_eq!(steps(&mut g, crowd(11))[0], Step::Yield);
+        assert!(matches!(steps(&mut g, crowd(10))[0], Step::Spin { .. }));
     }
 
     /// Threads that have met on one CPU of many yield to each other for ever otherwise.

@@ -637,13 +637,14 @@ fn connect_request_response(
 
 fn short_pairs(lab: &Lab, workload: &str, config: &str) -> Result<Vec<Pair>> {
     let sidestep = lab.launcher.observer().context("the modeler is in `sidestep`")?;
-    let result = short_runs(lab, sidestep, "tcp,smc", workload, config)?;
+    let result = short_runs(lab, (sidestep, None), "tcp,smc", workload, config)?;
     let (tcp, smc) = (rates(&result, "tcp")?, rates(&result, "smc")?);
     let pair = |(number, tcp)| Some(Pair { tcp, smc: *smc.get(&number)? });
     Ok(tcp.into_iter().filter_map(pair).collect())
 }
 
-/// One pair, of medians: each build's own modeler starts workers under its own library.
+/// One pair, of medians: this build's modeler starts workers under the one library and under the other, so that what
+/// differs is the library.
 fn pair_of_builds(
     lab: &Lab,
     other: &Path,
@@ -652,8 +653,9 @@ fn pair_of_builds(
     config: &str,
 ) -> Result<Vec<Pair>> {
     let this = lab.launcher.observer().context("the modeler is in `sidestep`")?;
-    let median = |sidestep| {
-        let result = short_runs(lab, sidestep, "smc", workload, config)?;
+    let median = |sidestep: &Path| {
+        let library = sidestep.with_file_name("libsidestep.so");
+        let result = short_runs(lab, (this, Some(&library)), "smc", workload, config)?;
         let rates = rates(&result, "smc")?;
         Spread::of(rates.into_values()).map(|rates| rates.median).context("no run has a rate")
     };
@@ -666,10 +668,10 @@ fn pair_of_builds(
     Ok(vec![Pair { tcp, smc }])
 }
 
-/// The modeler's report of [`SHORT_PAIRS`] short runs over each transport.
+/// A modeler's report of [`SHORT_PAIRS`] short runs over each transport, under its own library or another one.
 fn short_runs(
     lab: &Lab,
-    sidestep: &Path,
+    (sidestep, library): (&Path, Option<&Path>),
     over: &str,
     workload: &str,
     config: &str,
@@ -682,6 +684,9 @@ fn short_runs(
         .args(["bench", "--runs", &count, "--duration", &duration, "--warmup", "50ms"])
         .args(["--over", over, "--json", &json, workload])
         .env("SIDESTEP_CONFIG", config);
+    if let Some(library) = library {
+        command.env("SIDESTEP_LIBRARY", library);
+    }
     // It fails when connections stay on TCP, as such short ones do.
     let patience = RUN_PATIENCE + Duration::from_secs(u64::from(SHORT_PAIRS) * 2);
     let _ = launch::run(command, patience);
