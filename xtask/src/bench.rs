@@ -18,6 +18,7 @@ mod lab;
 pub(crate) mod launch;
 mod measure;
 pub(crate) mod middleware;
+mod modeled;
 mod musl;
 mod namespaces;
 pub(crate) mod place;

@@ -5,7 +5,6 @@
 //! of the server included.
 
 use std::cell::OnceCell;
-use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -14,7 +13,8 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use super::lab::Lab;
-use super::launch::{Dialogue, Program, Transport};
+use super::launch::{self, Dialogue, Program, Transport};
+use super::modeled::Report;
 use crate::enclosure::{CABLE, Group, Namespace};
 use crate::suite::Lacking;
 use crate::user;
@@ -150,12 +150,8 @@ fn rate(lab: &Lab, transport: Transport, to: &str, workload: &str) -> Result<Vec
         .args(["--server", to, "--json", &json, workload])
         .env("SIDESTEP_CONFIG", &config);
     scene.enclose(true, transport, &mut client);
-    // It fails when connections stay on TCP, as short ones do.
-    let _ = super::launch::run(client, lab.patience());
-    let result: Value = serde_json::from_slice(&fs::read(&json)?)?;
-    fs::remove_file(&json)?;
-    let rate = result.pointer("/results/0/tps/median");
-    Ok(vec![rate.and_then(Value::as_f64).context("no rate in the result")?])
+    let report = Report::read(launch::run(client, lab.patience()), &json)?;
+    Ok(vec![report.number("/tps/median")?])
 }
 
 /// Microseconds from `connect` to `close` of a connection that moves at once.

@@ -47,7 +47,7 @@ impl Measured<'_> {
         let (Some(spread), Some(medians), Some(verdict)) =
             (self.spread(), self.medians(), self.verdict())
         else {
-            return;
+            return print_remark(self.row.name, "no figures");
         };
         let Row { name, unit, compare, bound, must, aim } = self.row;
         let sign = if compare.is_ratio() { "×" } else { unit };

@@ -1,8 +1,6 @@
 //! What is measured: every workload starts its own server, runs once over
 //! one transport, and answers with one number for each of its rows.
 
-use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -13,6 +11,7 @@ use serde_json::Value;
 use super::lab::{Lab, RUN_PATIENCE};
 use super::launch::{self, Dialogue, Transport};
 use super::measure::{Bound, Compare, Spread};
+use super::modeled::Report;
 use super::report::Pair;
 use super::{
     brokers, databases, distributor, files, filter, ftp, hosts, musl, namespaces, published,
@@ -637,10 +636,12 @@ fn connect_request_response(
 
 fn short_pairs(lab: &Lab, workload: &str, config: &str) -> Result<Vec<Pair>> {
     let sidestep = lab.launcher.observer().context("the modeler is in `sidestep`")?;
-    let result = short_runs(lab, (sidestep, None), "tcp,smc", workload, config)?;
-    let (tcp, smc) = (rates(&result, "tcp")?, rates(&result, "smc")?);
-    let pair = |(number, tcp)| Some(Pair { tcp, smc: *smc.get(&number)? });
-    Ok(tcp.into_iter().filter_map(pair).collect())
+    let report = short_runs(lab, (sidestep, None), "tcp,smc", workload, config)?;
+    let (pairs, missing) = report.pairs(SHORT_PAIRS)?;
+    if let Some(missing) = missing {
+        lab.note(format!("{workload}: {missing}"));
+    }
+    Ok(pairs)
 }
 
 /// One pair, of medians: this build's modeler starts workers under the one library and under the other, so that what
@@ -655,8 +656,8 @@ fn pair_of_builds(
     let this = lab.launcher.observer().context("the modeler is in `sidestep`")?;
     let median = |sidestep: &Path| {
         let library = sidestep.with_file_name("libsidestep.so");
-        let result = short_runs(lab, (this, Some(&library)), "smc", workload, config)?;
-        let rates = rates(&result, "smc")?;
+        let runs = short_runs(lab, (this, Some(&library)), "smc", workload, config)?;
+        let rates = runs.rates("smc")?;
         Spread::of(rates.into_values()).map(|rates| rates.median).context("no run has a rate")
     };
     let (tcp, smc) = if number.is_multiple_of(2) {
@@ -675,7 +676,7 @@ fn short_runs(
     over: &str,
     workload: &str,
     config: &str,
-) -> Result<Value> {
+) -> Result<Report> {
     let json = lab.path("crr.json");
     let seconds = lab.seconds * SHORT_PART;
     let (count, duration) = (SHORT_PAIRS.to_string(), format!("{}ms", (seconds * 1e3).round()));
@@ -687,23 +688,8 @@ fn short_runs(
     if let Some(library) = library {
         command.env("SIDESTEP_LIBRARY", library);
     }
-    // It fails when connections stay on TCP, as such short ones do.
     let patience = RUN_PATIENCE + Duration::from_secs(u64::from(SHORT_PAIRS) * 2);
-    let _ = launch::run(command, patience);
-    let result = serde_json::from_slice(&fs::read(&json)?)?;
-    fs::remove_file(&json)?;
-    Ok(result)
-}
-
-/// Transactions per second of each of the modeler's runs over a transport, by their pair: a run
-/// that was given up is missing.
-fn rates(result: &Value, transport: &str) -> Result<BTreeMap<u64, f64>> {
-    let cells = result["results"].as_array().context("no results")?;
-    let cell = cells.iter().find(|cell| cell["transport"] == transport);
-    let samples = cell.and_then(|cell| cell["samples"].as_array());
-    let samples = samples.with_context(|| format!("no runs over {transport}"))?;
-    let rate = |sample: &Value| Some((sample["pair"].as_u64()?, sample["tps"].as_f64()?));
-    samples.iter().map(|sample| rate(sample).context("a run without a rate")).collect()
+    Report::read(launch::run(command, patience), &json)
 }
 
 // ---- sockperf ------------------------------------------------------------
