@@ -217,8 +217,9 @@ enum {
     PROCESS_ONLY = 4,  /* the peer is a process */
     SLOW = 8,          /* sleeps: two settings instead of all */
     FAMILIES = 16,     /* also IPv6 and mixed addresses */
-    COUNTS_EDGES = 32, /* counts edge-triggered reports: warm only, because the move
-                        * repeats one, as EPOLL_CTL_MOD does */
+    COUNTS_EDGES = 32, /* counts edge-triggered reports or asks for their order: only on connections
+                        * that have moved, because the move repeats one, as EPOLL_CTL_MOD does, and
+                        * those that have moved and those that have not are not put in order */
 };
 
 struct test {

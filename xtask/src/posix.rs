@@ -145,15 +145,7 @@ impl Way {
             Self::Late => Some("mode=smc promotion=lazy"),
         }
     }
-
-    fn is_for(self, program: &str, libc: Libc) -> bool {
-        (self != Self::Late || program != NOT_LATE) && (libc != Libc::Musl || program != NOT_MUSL)
-    }
 }
-
-/// It counts events and asks for their order, which is not exact while a connection is moving
-/// (docs/limitations.md).
-const NOT_LATE: &str = "epoll";
 
 /// It is about bad pointers, which musl follows by itself.
 const NOT_MUSL: &str = "efault";
@@ -178,7 +170,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let mut reports = String::new();
         let mut outputs = [const { String::new() }; 3];
         for (way, output) in Way::ALL.into_iter().zip(&mut outputs) {
-            if !ways.contains(&way) || !way.is_for(&name, options.libc) {
+            if !ways.contains(&way) || (options.libc == Libc::Musl && name == NOT_MUSL) {
                 row += &format!(" {:>24}", "-");
                 continue;
             }
