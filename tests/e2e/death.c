@@ -40,9 +40,13 @@
 /* Rounds after which the survivor's own caches are filled: each way of
  * exchanging and each way of connecting has been used once. What the last dead
  * peer left may stay until the next one comes, and a peer that was killed early
- * leaves less: so it is the most that any of these rounds left which the later
- * ones must not exceed. */
+ * leaves less: so those that stream live until they have moved, and it is the
+ * most that any of these rounds left which the later ones must not exceed. */
 #define WARMUP_ROUNDS 6
+
+/* So many bytes each way take some hundred calls at either end: whatever is set
+ * up on the way is there by then, however few CPUs there are. */
+#define WARMUP_BYTES (8u << 20)
 
 /* Who has not noticed by then never will. */
 #define NOTICE_PATIENCE_S 120
@@ -95,7 +99,7 @@ static void make_pattern(void)
  * wrong. */
 struct stream {
     int fd;
-    uint64_t position;
+    _Atomic uint64_t position;
     atomic_int thread; /* which moves its bytes, 0 = not yet */
     double ended_s;    /* when its end was seen */
     double queued_s;   /* for how long its thread had waited for CPUs by then */
@@ -453,6 +457,20 @@ static void wait_for_the_moment(struct survivor *s, unsigned index)
     sleep_s((double)(next_random(&s->random) % latest_us) * 1e-6);
 }
 
+static void wait_for_bytes(const struct conversation *both)
+{
+    double give_up_s = now_s() + NOTICE_PATIENCE_S;
+    errno = 0;
+    while (both->in.position - VICTIM_START < WARMUP_BYTES ||
+           both->out.position < WARMUP_BYTES) {
+        if (now_s() > give_up_s)
+            die("%llu bytes have come and %llu have gone after %d s",
+                (unsigned long long)(both->in.position - VICTIM_START),
+                (unsigned long long)both->out.position, NOTICE_PATIENCE_S);
+        sleep_s(LOOK_INTERVAL_S);
+    }
+}
+
 static void play_round(struct survivor *s, unsigned index)
 {
     enum exchange exchange = index % EXCHANGE_COUNT;
@@ -471,7 +489,10 @@ static void play_round(struct survivor *s, unsigned index)
         (exchange == THREADS &&
          pthread_create(&writer, NULL, write_to_the_end, &both.out) != 0))
         die("pthread_create");
-    wait_for_the_moment(s, index);
+    if (index < WARMUP_ROUNDS && exchange != QUIET)
+        wait_for_bytes(&both);
+    else
+        wait_for_the_moment(s, index);
     double killed_s = now_s(), told_s = kill_until_told(v.pid, fd);
     struct death for_reader = death_seen_by(&both.in, told_s);
     struct death for_writer = death_seen_by(&both.out, told_s);

@@ -296,7 +296,7 @@ impl Group {
         Some(self.line.load(Ordering::Relaxed)).filter(|line| *line >= 0)
     }
 
-    /// Sends our memory to the peer's mailbox, once. False: try again later.
+    /// Sends our memory to the peer's mailbox, once. False: try again later, the mailbox is full.
     pub fn introduce(&self, reply_wanted: bool) -> bool {
         if self.introduced.load(Ordering::Acquire) {
             self.close_twin();
@@ -310,15 +310,16 @@ impl Group {
             link_id: self.link_id,
         });
         let fds = [self.twin.load(Ordering::Relaxed), self.process.wake_fd];
-        let sent = self.send(&message, &fds);
-        if sent {
+        // A peer that has ended meanwhile takes nothing any more, and will not: there is nothing to try again.
+        let is_over = self.send(&message, &fds) || !self.peer_lives();
+        if is_over {
             self.introduced.store(true, Ordering::Release);
             self.close_twin();
         }
-        sent
+        is_over
     }
 
-    /// Once both sides know each other, the descriptor has done its work.
+    /// Once both sides know each other, or the peer that we know has ended, the descriptor has done its work.
     fn close_twin(&self) {
         if self.established.load(Ordering::Acquire) {
             let twin = self.twin.swap(-1, Ordering::Relaxed);
@@ -626,6 +627,45 @@ mod tests {
         // One more takes the place of another.
         group.note_port(first + PORTS as u16);
         assert_eq!((count(first + PORTS as u16), count(first), count(first + 1)), (1, 0, 1));
+    }
+
+    /// The group with a process that has shown its memory, and is owed ours.
+    fn known(process: &'static home::Home, peer: Instance) -> &'static Group {
+        let group = groups::with(&Look::at(process), peer).unwrap();
+        let ((slab, slab_fd), (wake, wake_fd)) = (slab::create().unwrap(), wake::create().unwrap());
+        assert!(group.establish(adopt(slab_fd, wake_fd).unwrap(), None));
+        give_up((slab, wake));
+        [slab_fd, wake_fd].into_iter().for_each(sys::close);
+        group
+    }
+
+    /// A client that is killed between its Introduction and our answer has its mailbox no more.
+    #[test]
+    fn for_a_peer_that_has_ended_before_it_was_answered_no_descriptor_is_kept() {
+        let _alone = alone();
+        let group = known(home::current().unwrap(), Instance([0x41; 16]));
+        assert!(group.twin.load(Ordering::Relaxed) >= 0 && !group.peer_lives());
+        assert!(group.introduce(false), "nothing to try again");
+        assert_eq!(group.twin.load(Ordering::Relaxed), -1);
+        assert!(group.introduce(false));
+    }
+
+    #[test]
+    fn a_peer_whose_mailbox_is_full_is_answered_when_it_has_read() {
+        let _alone = alone();
+        let peer = Instance([0x42; 16]);
+        let group = known(home::current().unwrap(), peer);
+        let mailbox = sys::unix_datagram().unwrap();
+        sys::bind_unix(mailbox, &UnixName::new(&mailbox_name(&peer))).unwrap();
+        let letter = ControlMessage::Channel(Channel { instance: peer, channel: 0 });
+        while group.send(&letter, &[]) {}
+        assert!(!group.introduce(false));
+        assert!(group.twin.load(Ordering::Relaxed) >= 0);
+        let mut bytes = [0; EMITTED_LEN_MAX];
+        sys::recv_with_fds(mailbox, &mut bytes).unwrap();
+        assert!(group.introduce(false));
+        assert_eq!(group.twin.load(Ordering::Relaxed), -1);
+        sys::close(mailbox);
     }
 
     #[test]
