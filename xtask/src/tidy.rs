@@ -6,6 +6,7 @@
 //! * Modules form no circle.
 //! * The crates that decide and parse forbid `unsafe`; others above shared memory have a number of
 //!   uses that only goes down.
+//! * No guard is made for a case that may not come.
 //! * Every source file opens by saying what it is for.
 //! * No reminder and no debugging aid was left behind.
 //! * A link in a document leads to a file that is there.
@@ -14,6 +15,7 @@
 //! others.
 
 mod circles;
+mod guards;
 mod library;
 mod unsafety;
 
@@ -56,8 +58,16 @@ const FOREIGN_DIRECTORIES: [&str; 5] = [".git", "target", "corpus", "artifacts",
 pub(crate) fn run() -> Result<()> {
     let repo = place::repo_root()?;
     let tree = Tree::read(&repo)?;
-    let rules =
-        [floors, circles::circles, forbidden_unsafe, unsafety::uses, openings, leftovers, links];
+    let rules = [
+        floors,
+        circles::circles,
+        forbidden_unsafe,
+        unsafety::uses,
+        guards::eager_guards,
+        openings,
+        leftovers,
+        links,
+    ];
     let mut complaints: Vec<String> = rules.iter().flat_map(|rule| rule(&tree)).collect();
     complaints.extend(library::dependencies(&repo)?);
     if !complaints.is_empty() {

@@ -167,7 +167,8 @@ pub(crate) struct Alone<'a>(&'a Slot);
 impl<'a> Alone<'a> {
     /// `None`: a thread sleeps there.
     pub(super) fn on_tcp(slot: &'a Slot) -> Option<Self> {
-        become_sleeper(slot, owner::me()).then_some(Self(slot))
+        // A guard that is made before the answer is known would end the sleeper's role when it is dropped.
+        become_sleeper(slot, owner::me()).then(|| Self(slot))
     }
 }
 
@@ -206,8 +207,10 @@ mod tests {
         let slot: &'static Slot = map::zeroed().unwrap();
         let is_free = || thread::spawn(|| Sleeper::become_it(slot).is_some()).join().unwrap();
         let sleeper = Sleeper::become_it(slot).unwrap();
-        assert!(!is_free() && Alone::on_tcp(slot).is_none());
         let turn = slot.turn.load(Ordering::Relaxed);
+        assert!(!is_free() && Alone::on_tcp(slot).is_none());
+        assert!(!is_free(), "the role is the sleeper's still");
+        assert_eq!(slot.turn.load(Ordering::Relaxed), turn);
         drop(sleeper);
         assert_eq!(
             slot.turn.load(Ordering::Relaxed),

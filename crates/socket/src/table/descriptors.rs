@@ -83,7 +83,8 @@ impl Deref for Use {
 impl Use {
     /// `None`: it was dissolved.
     pub(crate) fn of(sock: &'static Sock) -> Option<Self> {
-        sock.enter().then_some(Self(sock))
+        // A guard that is made before the answer is known would count one user off when it is dropped.
+        sock.enter().then(|| Self(sock))
     }
 
     /// The socket itself, for callers that keep it in use by other means.
@@ -626,5 +627,13 @@ mod tests {
     fn what_is_no_descriptor_has_no_word() {
         assert!(TABLE.get(usize::MAX).is_none() && TABLE.get(TABLE_LEN).is_none());
         assert!(TABLE.writable(usize::MAX).is_none() && TABLE.writable(TABLE_LEN).is_none());
+    }
+
+    #[test]
+    fn a_socket_that_was_dissolved_is_not_taken_into_use() {
+        let sock: &'static Sock = sidestep_device::map::zeroed().unwrap();
+        for _ in 0..2 {
+            assert!(Use::of(sock).is_none());
+        }
     }
 }
