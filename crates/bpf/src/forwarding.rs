@@ -1,18 +1,24 @@
 //! Packets to one address, sent on to other hosts.
 
+mod connect;
 mod programs;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
+use std::fs::File;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 use std::time::Duration;
 
 use aya::Ebpf;
-use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, PerCpuHashMap, RingBuf};
-use aya::programs::SchedClassifier;
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, RingBuf};
 use aya::programs::tc::{SchedClassifierLinkId, TcAttachType};
+use aya::programs::{CgroupAttachMode, CgroupSockAddr, SchedClassifier};
+use nix::sys::socket::getsockopt;
+use nix::{getsockopt_impl, sockopt_impl};
 use sidestep_distributor::terms::TARGETS_MAX;
 use sidestep_distributor::{Plan, Protocol};
 
@@ -20,7 +26,7 @@ use crate::error::BpfError;
 use crate::loaded::program;
 use crate::object_file;
 use crate::tables::programs::{CLIENTS, client, page, service_key};
-use crate::tables::{Tables, earlier_page_of, key_of, octets, of_map, slot, take};
+use crate::tables::{Tables, Whose, earlier_page_of, key_of, octets, of_map, slot, take};
 use crate::tunnel::{Family, SOURCE_PORTS, Tunnel};
 use programs::{
     ADDRESSES, EARLIER, FLOWS, HOSTS, LEASE, OVERSIZED, ROUTES, TRAFFIC, TUNNEL_PORTS, TUNNELS,
@@ -47,7 +53,23 @@ pub struct Forwarding {
     flows: HashMap<MapData, [u8; flow::KEY_LEN], [u8; flow::LEN]>,
     addresses: PerCpuHashMap<MapData, [u8; 16], [u64; tally::COUNTERS]>,
     clients: HashMap<MapData, [u8; client::KEY_LEN as usize], [u8; client::LEN as usize]>,
+    own_host: Array<MapData, u64>,
+    own_client: Array<MapData, [u8; 16]>,
+    ends: Array<MapData, [u8; 16]>,
+    connecting: Map,
 }
+
+sockopt_impl!(
+    /// Which network namespace a socket is of.
+    NetnsCookie,
+    GetOnly,
+    libc::SOL_SOCKET,
+    SO_NETNS_COOKIE,
+    u64
+);
+
+/// `SO_NETNS_COOKIE` of `asm-generic/socket.h`; Linux 5.14.
+const SO_NETNS_COOKIE: i32 = 71;
 
 /// Until when services are served. It is apart from the rest: what keeps a lease does not wait for what reads tables.
 pub struct Lease(Array<MapData, [u8; lease::LEN]>);
@@ -181,6 +203,10 @@ impl Forwarding {
             flows: take(&mut loaded, FLOWS)?,
             addresses: take(&mut loaded, ADDRESSES)?,
             clients: take(&mut loaded, CLIENTS)?,
+            own_host: take(&mut loaded, connect::OWN_HOST)?,
+            own_client: take(&mut loaded, connect::OWN_CLIENT)?,
+            ends: take(&mut loaded, connect::ENDS)?,
+            connecting: loaded.take_map(connect::CONNECTING).expect("a map of ours"),
             loaded,
         };
         Ok((forwarding, lease))
@@ -208,8 +234,8 @@ impl Forwarding {
     /// The kernel refuses.
     ///
     /// **Panics** if there are no so many services, or the plan has too many places.
-    pub fn prepare(&mut self, index: usize, plan: &Plan) -> Result<(), BpfError> {
-        self.tables.prepare(index, plan)
+    pub fn prepare(&mut self, index: usize, whose: Whose, plan: &Plan) -> Result<(), BpfError> {
+        self.tables.prepare(index, whose, plan)
     }
 
     /// Has connections of service `index` that began before it was served, and so are no flows here, go by this plan: the one
@@ -230,19 +256,77 @@ impl Forwarding {
     pub fn commit(
         &mut self,
         index: usize,
+        whose: Whose,
         service: (SocketAddr, Protocol),
         plan: &Plan,
         affinity: Duration,
     ) -> Result<(), BpfError> {
-        self.tables.commit(index, service, plan, affinity)
+        self.tables.commit(index, whose, service, plan, affinity)
     }
 
-    /// Packets to this service are the kernel's again.
+    /// Packets to this service, or connections of this host to it, are the kernel's again.
     ///
     /// # Errors
     /// The kernel refuses.
-    pub fn forget(&mut self, service: (SocketAddr, Protocol)) -> Result<(), BpfError> {
-        self.tables.forget(service)
+    pub fn forget(
+        &mut self,
+        whose: Whose,
+        service: (SocketAddr, Protocol),
+    ) -> Result<(), BpfError> {
+        self.tables.forget(whose, service)
+    }
+
+    /// From here on each socket of this network namespace is looked at that connects, by the tables of [`Whose::OwnHost`]. The programs
+    /// hang on the cgroup at this path, and hear of sockets of processes in it and below.
+    ///
+    /// # Errors
+    /// The kernel refuses, or there is no cgroup.
+    pub fn attach_to_connects(&mut self, cgroup: &Path) -> Result<(), BpfError> {
+        let group = File::open(cgroup).map_err(|error| BpfError::of_file(cgroup, error))?;
+        let any = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))
+            .or_else(|_| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)));
+        let cookie = any.and_then(|any| Ok(getsockopt(&any, NetnsCookie)?));
+        let cookie = cookie
+            .map_err(|error| BpfError::of_kernel("tell which network namespace this is", &error))?;
+        of_map(self.own_host.set(0, cookie, 0))?;
+        for name in connect::PEER_NAME.into_iter().chain(connect::CONNECT) {
+            let asked: Result<&mut CgroupSockAddr, _> = program(&mut self.loaded, name);
+            asked
+                .and_then(|asked| {
+                    asked.load()?;
+                    // Links; `Single` is no more than their lack of flags. They leave room for others.
+                    asked.attach(&group, CgroupAttachMode::Single)
+                })
+                .map_err(|error| BpfError::of_kernel("attach a program to a cgroup", &error))?;
+        }
+        Ok(())
+    }
+
+    /// Says by which address the host of each target of service `index` is reached, and as which client this host itself counts
+    /// for affinities.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_ends(
+        &mut self,
+        index: usize,
+        targets: &[IpAddr],
+        own: Option<IpAddr>,
+    ) -> Result<(), BpfError> {
+        for (target, end) in targets.iter().enumerate() {
+            of_map(self.ends.set(slot(index, target), octets(*end), 0))?;
+        }
+        of_map(self.own_client.set(index as u32, own.map_or([0; 16], octets), 0))
+    }
+
+    /// The map in which each socket of this host that is connected to a VIP has the number of the route: for who asks the kernel about
+    /// sockets (`sock_diag`).
+    ///
+    /// **Panics** never: the map is of the kind that it was made of.
+    #[must_use]
+    pub fn connecting(&self) -> BorrowedFd<'_> {
+        let Map::SkStorage(data) = &self.connecting else { unreachable!("a map of ours") };
+        data.fd().as_fd()
     }
 
     /// Gives service `index`, which is in force nowhere, the routes of its targets, and has it begin with so many

@@ -72,6 +72,7 @@ pub use others::{PacketProgram, interface_programs, packet_programs};
 pub use reception::{Announcement, Received, Reception};
 pub use sockmap::{Counters, Sockmap};
 pub use steering::Steering;
+pub use tables::Whose;
 pub use tables::programs::INDICES;
 pub use tcp_option::{Sweeper, TcpOption};
 pub use tunnel::{PORT as TUNNEL_PORT, SOURCE_PORTS, Tunnel};

@@ -18,7 +18,7 @@ use sidestep_distributor::{Plan, Protocol};
 use crate::error::BpfError;
 use crate::loaded::program;
 use crate::object_file;
-use crate::tables::{Tables, of_map, slot, take};
+use crate::tables::{Tables, Whose, of_map, slot, take};
 use programs::{LISTENERS, OWNERS};
 
 /// Gives connections to a service, one address and port of this network namespace, to listeners at
@@ -86,7 +86,7 @@ impl Steering {
     ///
     /// **Panics** if there are no so many services, or the plan has too many places.
     pub fn prepare(&mut self, index: usize, plan: &Plan) -> Result<(), BpfError> {
-        self.tables.prepare(index, plan)
+        self.tables.prepare(index, Whose::Clients, plan)
     }
 
     /// Puts the plan that was prepared for service `index` into force at an address, in one step: a
@@ -101,7 +101,7 @@ impl Steering {
         plan: &Plan,
         affinity: Duration,
     ) -> Result<(), BpfError> {
-        self.tables.commit(index, (address, Protocol::Tcp), plan, affinity)
+        self.tables.commit(index, Whose::Clients, (address, Protocol::Tcp), plan, affinity)
     }
 
     /// Connections to this address are the kernel's again.
@@ -109,7 +109,7 @@ impl Steering {
     /// # Errors
     /// The kernel refuses.
     pub fn forget(&mut self, address: SocketAddr) -> Result<(), BpfError> {
-        self.tables.forget((address, Protocol::Tcp))
+        self.tables.forget(Whose::Clients, (address, Protocol::Tcp))
     }
 
     /// Empties service `index`, which is in force nowhere, and has it begin with so many connections

@@ -4,6 +4,7 @@
 
 pub(crate) mod programs;
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -26,8 +27,17 @@ pub(crate) struct Tables {
     pages: Array<MapData, [u8; page::LEN]>,
     steered: Array<MapData, [u64; WORDS]>,
     ended: Array<MapData, [u64; WORDS]>,
-    /// Which of its two pages each service uses.
-    banks: [u32; INDICES],
+    /// Which of its two pages each service uses, and behind them those for connections of the host itself.
+    banks: [u32; 2 * INDICES],
+}
+
+/// Whose connections a table is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// Those that come to this host.
+    Clients,
+    /// Those that begin on it.
+    OwnHost,
 }
 
 impl Tables {
@@ -38,15 +48,20 @@ impl Tables {
             pages: take(loaded, PAGES)?,
             steered: take(loaded, STEERED)?,
             ended: take(loaded, ENDED)?,
-            banks: [0; INDICES],
+            banks: [0; 2 * INDICES],
         })
     }
 
     /// Writes a plan for service `index` where it is not in force yet, for [`Self::commit`].
     ///
     /// **Panics** if there are no so many services, or the plan has too many places.
-    pub(crate) fn prepare(&mut self, index: usize, plan: &Plan) -> Result<(), BpfError> {
-        of_map(self.pages.set(self.other_page(index), page_of(plan), 0))
+    pub(crate) fn prepare(
+        &mut self,
+        index: usize,
+        whose: Whose,
+        plan: &Plan,
+    ) -> Result<(), BpfError> {
+        of_map(self.pages.set(self.other_page(table(index, whose)), page_of(plan), 0))
     }
 
     /// Puts the plan that was prepared for service `index` into force, in one step: what begins meets what was
@@ -54,13 +69,15 @@ impl Tables {
     pub(crate) fn commit(
         &mut self,
         index: usize,
+        whose: Whose,
         service: ServiceKey,
         plan: &Plan,
         affinity: Duration,
     ) -> Result<(), BpfError> {
+        let table = table(index, whose);
         let words = [
             (service::INDEX, index as u32),
-            (service::PAGE, self.other_page(index)),
+            (service::PAGE, self.other_page(table)),
             (service::CHOICE, number_of(plan.choice)),
             (service::PLACES, plan.places.len() as u32),
         ];
@@ -74,19 +91,27 @@ impl Tables {
         {
             entry[at..at + 8].copy_from_slice(&word.to_ne_bytes());
         }
-        of_map(self.services.insert(key_of(service), entry, 0))?;
-        self.banks[index] = 1 - self.banks[index];
+        of_map(self.services.insert(key_for(whose, service), entry, 0))?;
+        self.banks[table] = 1 - self.banks[table];
         Ok(())
     }
 
-    /// The page of service `index` that is not in force.
-    fn other_page(&self, index: usize) -> u32 {
-        2 * index as u32 + 1 - self.banks[index]
+    /// The page of a table that is not in force.
+    fn other_page(&self, table: usize) -> u32 {
+        2 * table as u32 + 1 - self.banks[table]
     }
 
-    /// What comes for this service is the kernel's again.
-    pub(crate) fn forget(&mut self, service: ServiceKey) -> Result<(), BpfError> {
-        of_map(self.services.remove(&key_of(service)))
+    /// What comes for this service is the kernel's again. One that is not in force stays so.
+    pub(crate) fn forget(&mut self, whose: Whose, service: ServiceKey) -> Result<(), BpfError> {
+        match self.services.remove(&key_for(whose, service)) {
+            Err(MapError::KeyNotFound) => Ok(()),
+            Err(MapError::SyscallError(error))
+                if error.io_error.kind() == io::ErrorKind::NotFound =>
+            {
+                Ok(())
+            }
+            done => of_map(done),
+        }
     }
 
     /// Has service `index`, which is in force nowhere, begin with so many connections given.
@@ -114,6 +139,23 @@ impl Tables {
     ) -> Result<(), BpfError> {
         of_map(self.ended.set(index as u32, words_of(ended), 0))
     }
+}
+
+/// The number of a table: each service has two.
+fn table(index: usize, whose: Whose) -> usize {
+    match whose {
+        Whose::Clients => index,
+        Whose::OwnHost => INDICES + index,
+    }
+}
+
+fn key_for(whose: Whose, service: ServiceKey) -> [u8; service_key::LEN] {
+    let mut key = key_of(service);
+    if whose == Whose::OwnHost {
+        let protocol = u32::from(service.1.number()) | service_key::OF_OWN_HOST;
+        key[service_key::PROTOCOL..].copy_from_slice(&protocol.to_ne_bytes());
+    }
+    key
 }
 
 /// The number of a target among the targets of all services.
@@ -155,6 +197,7 @@ fn number_of(choice: Choice) -> u32 {
         Choice::Turn => service::BY_TURN,
         Choice::Least => service::BY_LOAD,
         Choice::First => service::BY_RANK,
+        Choice::LeastInOrder => service::BY_LOAD_IN_ORDER,
     }
 }
 

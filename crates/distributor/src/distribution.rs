@@ -7,7 +7,7 @@ use thiserror::Error;
 use crate::health::Health;
 use crate::maglev::{self, Taker};
 use crate::state::{Event, State};
-use crate::terms::{Method, Vip};
+use crate::terms::{Method, OptLocal, Vip};
 
 /// A VIP and its targets, in the order of its terms.
 #[derive(Clone, Debug)]
@@ -33,6 +33,22 @@ pub struct Change {
     pub to: State,
 }
 
+/// The target that the host of the VIP is itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnTarget {
+    /// Which one, by its place in the terms.
+    pub target: usize,
+    /// Its server accepts what comes ([`has_room`]).
+    pub has_room: bool,
+}
+
+/// Whether a server accepts what comes: at least three quarters of the connections that may wait for it are not there. IBM has the same
+/// measure for the efficiency of accepting, 75 of 100.
+#[must_use]
+pub fn has_room(waiting: u32, waiting_max: u32) -> bool {
+    u64::from(waiting) * 4 <= u64::from(waiting_max)
+}
+
 /// What the operator wants is so already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Refusal {
@@ -51,8 +67,10 @@ pub enum Choice {
     Hash,
     /// The next one.
     Turn,
-    /// The one with the fewest live connections for its weight.
+    /// The one with the fewest live connections for its weight; among equals the hash says which.
     Least,
+    /// The one with the fewest live connections for its weight; among equals the first.
+    LeastInOrder,
     /// The first that listens.
     First,
 }
@@ -173,6 +191,45 @@ impl Distribution {
         };
         let weights = self.vip.targets.iter().map(|target| target.weight).collect();
         Plan { choice, places, weights }
+    }
+
+    /// Who takes the connections that begin on the very host that has the VIP, by `optlocal`. `own` is the target that this host is,
+    /// if its server listens.
+    #[must_use]
+    pub fn plan_of_own(&self, own: Option<OwnTarget>) -> Plan {
+        let factor = self.vip.opt_local.map_or(1, OptLocal::factor);
+        let own = own.filter(|own| self.state(own.target) == State::Active && self.may_keep(*own));
+        let Some(own) = own else { return self.plan() };
+        let others = (0..self.members.len())
+            .filter(|&other| other != own.target && self.state(other) == State::Active);
+        let places = [own.target].into_iter().chain(others).map(|target| target as u8).collect();
+        let mut weights: Vec<u16> = self.vip.targets.iter().map(|target| target.weight).collect();
+        // `factor` times the weight decides for each connection anew where live ones do.
+        let by_load = self.vip.method == Method::WeightedActive && factor > 1;
+        if by_load {
+            weights[own.target] *= factor;
+        }
+        let choice = if by_load { Choice::LeastInOrder } else { Choice::First };
+        Plan { choice, places, weights }
+    }
+
+    /// Whether the own server comes before the others.
+    fn may_keep(&self, own: OwnTarget) -> bool {
+        let Some(opt_local) = self.vip.opt_local else { return false };
+        if opt_local == OptLocal::ALWAYS {
+            return true;
+        }
+        let weight = |target: usize| self.vip.targets[target].weight;
+        let is_active = |&target: &usize| self.state(target) == State::Active;
+        let heaviest = (0..self.members.len()).filter(is_active).map(weight).max().unwrap_or(0);
+        let is_heavy = match self.vip.method {
+            // 1 asks for room alone.
+            Method::BaseWlm if opt_local.number() > 1 => {
+                weight(own.target) * opt_local.factor() >= heaviest
+            }
+            _ => true,
+        };
+        own.has_room && is_heavy
     }
 
     /// A plan that was made by other terms of this VIP, by the numbers which its targets have now. A place of a target that

@@ -32,8 +32,9 @@ pub mod maglev;
 pub mod state;
 pub mod terms;
 
-pub use distribution::{Change, Choice, Distribution, Plan, Refusal};
+pub use distribution::{Change, Choice, Distribution, OwnTarget, Plan, Refusal};
 pub use state::State;
 pub use terms::{
-    Method, Probe, ProbeKind, Protocol, SmcUse, Target, TargetKind, TermsError, Vip, VipSet,
+    Method, OptLocal, Probe, ProbeKind, Protocol, SmcUse, Target, TargetKind, TermsError, Vip,
+    VipSet,
 };

@@ -38,6 +38,8 @@ pub struct Vip {
     pub probe: Probe,
     /// Whether it has to speak SMC for that.
     pub smc: SmcUse,
+    /// How much the host that has the VIP keeps of its own connections to it (`OPTLOCAL`). `None`: all of them.
+    pub opt_local: Option<OptLocal>,
     /// Who serves; under [`Method::HotStandby`] the weight is the rank, and the first of equals leads.
     pub targets: Vec<Target>,
 }
@@ -152,6 +154,34 @@ impl Vip {
     pub fn is_probed(&self) -> bool {
         let asks_for_smc = self.smc == SmcUse::Require && self.kind == TargetKind::Hosts;
         self.probe.kind != ProbeKind::Listens || asks_for_smc
+    }
+}
+
+/// How much of its own connections to a VIP a host keeps that is a target of it: IBM's number, `OPTLOCAL`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OptLocal(u8);
+
+impl OptLocal {
+    /// Its own server takes them as long as it serves.
+    pub const ALWAYS: Self = Self(0);
+    /// The greatest.
+    pub const MAX: u8 = 16;
+
+    /// `None`: there is no such number.
+    #[must_use]
+    pub fn new(number: u32) -> Option<Self> {
+        u8::try_from(number).ok().filter(|number| *number <= Self::MAX).map(Self)
+    }
+
+    /// IBM's number.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        self.0
+    }
+
+    /// How many times its weight the own server has.
+    pub(crate) fn factor(self) -> u16 {
+        u16::from(self.0.max(1))
     }
 }
 
@@ -322,6 +352,17 @@ pub enum Fault {
         "timedaffinity has no meaning under hotstandby, where all clients meet one target; leave it out"
     )]
     Affinity,
+    /// All targets are on this host.
+    #[error(
+        "optlocal takes targets that are hosts, named by an address without a port; of listeners each is on this host, \
+         so leave it out"
+    )]
+    AllLocal,
+    /// A target would serve beside the one that leads.
+    #[error(
+        "optlocal has no meaning under hotstandby, where a target that stands by serves no one; leave it out"
+    )]
+    LocalStandby,
     /// A weight beyond the bounds.
     #[error("target {0}: weight {1} is not allowed; use 1 to {WEIGHT_MAX}")]
     Weight(String, u16),
@@ -374,6 +415,12 @@ fn check(vip: &Vip) -> Result<(), TermsError> {
     }
     if vip.method == Method::HotStandby && !vip.affinity.is_zero() {
         return wrong(Fault::Affinity);
+    }
+    if vip.opt_local.is_some() && vip.kind == TargetKind::Listeners {
+        return wrong(Fault::AllLocal);
+    }
+    if vip.opt_local.is_some() && vip.method == Method::HotStandby {
+        return wrong(Fault::LocalStandby);
     }
     let Probe { interval, timeout, rise, fall, .. } = vip.probe;
     if ![rise, fall].iter().all(|count| (1..=100).contains(count)) {
@@ -472,6 +519,7 @@ pub(crate) mod tests {
             switch_back: true,
             probe: Probe::default(),
             smc: SmcUse::default(),
+            opt_local: None,
             targets: weights.iter().enumerate().map(target).collect(),
         }
     }
@@ -500,7 +548,7 @@ pub(crate) mod tests {
             refusal(vec![vip])
         };
         type Case = (fn(&mut Vip), &'static str);
-        let cases: [Case; 15] = [
+        let cases: [Case; 17] = [
             (|v| v.name = "a b".into(), "vip.a b: `a b` is no name; use 1 to 32 letters"),
             (|v| v.address.set_port(0), "vip.web: 127.0.0.10:0 is not allowed as address"),
             (|v| v.address = "0.0.0.0:80".parse().unwrap(), "vip.web: 0.0.0.0:80 is not allowed"),
@@ -541,6 +589,17 @@ pub(crate) mod tests {
                 },
                 "vip.web: target t1 has the port of the VIP",
             ),
+            (
+                |v| v.opt_local = Some(OptLocal::ALWAYS),
+                "vip.web: optlocal takes targets that are hosts, named by an address without a port",
+            ),
+            (
+                |v| {
+                    (v.kind, v.method, v.opt_local) =
+                        (TargetKind::Hosts, Method::HotStandby, OptLocal::new(1));
+                },
+                "vip.web: optlocal has no meaning under hotstandby",
+            ),
             (|v| v.probe.rise = 0, "vip.web: a probe that rises after 0 and falls after 3"),
             (|v| v.probe.timeout = Duration::ZERO, "vip.web: the times of a probe"),
         ];
@@ -575,6 +634,13 @@ pub(crate) mod tests {
         assert!(VipSet::new(vec![hosts, datagrams]).is_ok(), "another protocol is another service");
         let many = (0..=VIPS_MAX).map(|_| vip(Method::BaseWlm, &[1])).collect();
         assert_eq!(refusal(many), "there are more than 32 VIPs");
+    }
+
+    #[test]
+    fn optlocal_has_ibms_numbers() {
+        let numbers: Vec<u8> = (0..100).filter_map(OptLocal::new).map(OptLocal::number).collect();
+        assert!(numbers.iter().copied().eq(0..=16), "{numbers:?}");
+        assert_eq!(OptLocal::new(256), None);
     }
 
     #[test]

@@ -144,6 +144,11 @@ pub(crate) const CASES: &[Case] = &[
         &["ip", "setpriv", "redis-server", "redis-benchmark"],
         distributor::hosts,
     ),
+    Case::alone(
+        "distributor-optlocal",
+        &["ip", "setpriv", "python3", "redis-server", "redis-benchmark"],
+        distributor::locality,
+    ),
     Case::alone("distributor-takeover", &["ip", "python3", "etcd"], distributor::takeover),
     Case::alone(
         "distributor-tunnel",
@@ -154,6 +159,11 @@ pub(crate) const CASES: &[Case] = &[
         "distributor-tunnel-takeover",
         &["ip", "python3", "etcd", "sysctl"],
         distributor::tunnel_takeover,
+    ),
+    Case::alone(
+        "distributor-tunnel-forged",
+        &["ip", "setpriv", "python3", "sysctl"],
+        distributor::forged,
     ),
     Case::alone("distributor-cut-off", &["ip", "python3", "etcd"], distributor::cut_off),
     Case::alone(

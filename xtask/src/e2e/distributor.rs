@@ -17,10 +17,14 @@ use crate::bench::launch::{self, Dialogue, Program, Transport};
 use crate::enclosure::{CABLE, Group, Namespace};
 use crate::suite::{HANG, Lacking};
 use crate::user;
+pub(crate) use forged::forged;
+pub(crate) use locality::locality;
 pub(crate) use smc_r::smc_r;
 pub(crate) use takeover::{cut_off, takeover};
 pub(crate) use tunnel::{tunnel, tunnel_takeover};
 
+mod forged;
+mod locality;
 mod smc_r;
 mod takeover;
 mod tunnel;

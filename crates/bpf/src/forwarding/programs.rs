@@ -67,6 +67,8 @@ use crate::tables::programs::{
 };
 use crate::tunnel::{self, Family, room};
 
+use super::connect;
+
 pub(super) const FORWARD: &str = "forward";
 
 /// The route of each target, [`TARGETS_MAX`] for each service; 0: none.
@@ -225,12 +227,19 @@ pub(super) fn maps() -> Vec<MapDefinition> {
             on_demand: false,
         },
     ];
-    [&tables::MAPS[..], &own].concat()
+    // Each service may have a second entry, with pages of its own, for connections of this host.
+    let shared = tables::MAPS.map(|map| match map.name {
+        tables::SERVICES | tables::PAGES => {
+            MapDefinition { entries_max: 2 * map.entries_max, ..map }
+        }
+        _ => map,
+    });
+    [&shared[..], &own, &connect::maps()].concat()
 }
 
 // Where the stack has what, below what the tables use.
 const HEADER: i16 = STACK - 40;
-const ROUTE: i16 = HEADER - 8;
+pub(super) const ROUTE: i16 = HEADER - 8;
 /// One of the kinds.
 const KIND: i16 = ROUTE - 8;
 /// Of TCP.
@@ -259,8 +268,9 @@ mod kind {
     pub(super) const TELLS: i32 = 3;
 }
 
-pub(super) fn all() -> [Program; 1] {
-    [Program { name: FORWARD, section: "classifier", code: forward().finish() }]
+pub(super) fn all() -> Vec<Program> {
+    let forward = [Program { name: FORWARD, section: "classifier", code: forward().finish() }];
+    forward.into_iter().chain(connect::all()).collect()
 }
 
 /// `R6` is the context. Until the service is known `R8` is where the header behind that of IP begins, and `R9`
@@ -586,7 +596,7 @@ fn choose(a: &mut Assembler) {
 }
 
 /// The route of target `R1`; without one that leads anywhere, on to the label.
-fn assign(a: &mut Assembler, otherwise: &'static str) {
+pub(super) fn assign(a: &mut Assembler, otherwise: &'static str) {
     tables::number_target(a);
     a.load_map(R1, HOSTS);
     a.address(R2, R10, NUMBER);

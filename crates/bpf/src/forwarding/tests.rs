@@ -81,8 +81,10 @@ fn change(forwarding: &mut Loaded, vip: &str, protocol: Protocol, plan: &Plan) {
         let hop = Hop::Link { to: target(route), from: US };
         forwarding.set_route(route, hop, plan.places.contains(&(route as u8 - 1))).unwrap();
     }
-    forwarding.prepare(0, plan).unwrap();
-    forwarding.commit(0, (vip.parse().unwrap(), protocol), plan, Duration::ZERO).unwrap();
+    forwarding.prepare(0, Whose::Clients, plan).unwrap();
+    forwarding
+        .commit(0, Whose::Clients, (vip.parse().unwrap(), protocol), plan, Duration::ZERO)
+        .unwrap();
 }
 
 fn takers(weights: &[u16]) -> Vec<Taker> {
@@ -242,7 +244,7 @@ fn what_is_not_for_a_vip_is_the_kernels() {
     assert_eq!(judged(&forwarding, &to_others), Kernel, "a frame for another host");
     let cut_off = &tcp(client, VIP4, SYN)[..14 + 20 + 3];
     assert_eq!(judged(&forwarding, cut_off), Kernel, "no ports");
-    forwarding.forget((VIP4.parse().unwrap(), Protocol::Tcp)).unwrap();
+    forwarding.forget(Whose::Clients, (VIP4.parse().unwrap(), Protocol::Tcp)).unwrap();
     assert_eq!(judged(&forwarding, &tcp(client, VIP4, SYN)), Kernel, "a VIP no more");
 }
 
@@ -610,7 +612,7 @@ fn a_client_meets_the_same_target_for_a_while() {
     put(&mut forwarding, VIP4, Protocol::Tcp, &plan);
     let minute = Duration::from_secs(60);
     let vip = (VIP4.parse().unwrap(), Protocol::Tcp);
-    forwarding.commit(0, vip, &plan, minute).unwrap();
+    forwarding.commit(0, Whose::Clients, vip, &plan, minute).unwrap();
     let from = |port| SocketAddr::new(client4(0).ip(), port);
     let first = judged(&forwarding, &tcp(from(1), VIP4, SYN));
     for port in 2..9 {
@@ -628,7 +630,7 @@ fn a_client_meets_the_target_that_another_distributor_has_noted() {
         for forwarding in [&mut owner, &mut backup] {
             put(forwarding, vip, Protocol::Tcp, &plan);
             let service = (vip.parse().unwrap(), Protocol::Tcp);
-            forwarding.commit(0, service, &plan, Duration::from_secs(60)).unwrap();
+            forwarding.commit(0, Whose::Clients, service, &plan, Duration::from_secs(60)).unwrap();
         }
         let from = |number, port| SocketAddr::new(client(number).ip(), port);
         let met: Vec<Verdict> =

@@ -38,6 +38,8 @@ pub(crate) mod service_key {
     pub(crate) const LEN: usize = 24;
     pub(crate) const PORT: usize = 16;
     pub(crate) const PROTOCOL: usize = 20;
+    /// Beside the protocol: the entry is for connections of the host itself.
+    pub(crate) const OF_OWN_HOST: u32 = 0x100;
 }
 
 /// The value of [`SERVICES`].
@@ -60,6 +62,8 @@ pub(crate) mod service {
     pub(crate) const BY_TURN: u32 = 1;
     pub(crate) const BY_LOAD: u32 = 2;
     pub(crate) const BY_RANK: u32 = 3;
+    /// By load, with no matter which client.
+    pub(crate) const BY_LOAD_IN_ORDER: u32 = 4;
 }
 
 /// A value of [`PAGES`]: the weights of the targets, four bytes each, and behind them the places, one each.
@@ -213,6 +217,7 @@ pub(crate) fn choose_place(a: &mut Assembler, port: impl Fn(&mut Assembler)) {
     a.mov_immediate(R8, 0);
     a.load_32(R1, R7, service::CHOICE as i16);
     a.jump_if_equal(R1, service::BY_RANK as i32, "within");
+    a.jump_if_equal(R1, service::BY_LOAD_IN_ORDER as i32, "by load");
     hash_client(a, port);
     a.load_32(R1, R7, service::CHOICE as i16);
     a.jump_if_equal(R1, service::BY_LOAD as i32, "by load");
@@ -289,8 +294,8 @@ fn take_turn(a: &mut Assembler) {
     a.atomic_fetch_add_64(R0, 8 * TARGETS_MAX as i16, R8);
 }
 
-/// `R8` = the place of the target with the fewest live connections for its weight. Among equals the hash
-/// says with whom to begin, so that short connections spread.
+/// `R8` = the place of the target with the fewest live connections for its weight. Among equals the hash, or 0, in `R8`
+/// says with whom to begin; by the hash short connections spread.
 fn find_least(a: &mut Assembler) {
     a.label("by load");
     find(a, STEERED, service::INDEX, "refuse");

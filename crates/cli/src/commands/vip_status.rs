@@ -121,6 +121,8 @@ pub(super) struct VipStatus {
     pub(super) fall: u32,
     /// Whether targets have to speak SMC: "prefer" or "require".
     pub(super) smc: String,
+    /// How much this host keeps of its own connections to it, where the targets are hosts; `None`: all.
+    pub(super) optlocal: Option<u8>,
     /// Clients under Sidestep look for the targets' programs.
     pub(super) has_marker: bool,
     /// And ask by the TCP option of SMC.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use sidestep_distributor::terms::{
-    Method, Probe, ProbeKind, Protocol, SmcUse, Target, TargetKind, TermsError,
+    Method, OptLocal, Probe, ProbeKind, Protocol, SmcUse, Target, TargetKind, TermsError,
 };
 use sidestep_distributor::{Vip, VipSet};
 use toml::de::{DeTable, DeValue};
@@ -57,7 +57,7 @@ fn place_of(table: &DeTable<'_>, error: &TermsError) -> usize {
     }
 }
 
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     "address",
     "protocol",
     "method",
@@ -69,6 +69,7 @@ const KEYS: [&str; 12] = [
     "rise",
     "fall",
     "smc",
+    "optlocal",
     "targets",
 ];
 
@@ -126,6 +127,7 @@ fn vip(
             ..found.probe
         },
         smc: found.smc,
+        opt_local: found.opt_local,
         targets,
     })
 }
@@ -174,6 +176,7 @@ struct Found {
     probe: Probe,
     probe_kind: Option<ProbeKind>,
     smc: SmcUse,
+    opt_local: Option<OptLocal>,
     targets: Vec<Written>,
 }
 
@@ -188,6 +191,7 @@ impl Default for Found {
             probe: Probe::default(),
             probe_kind: None,
             smc: SmcUse::default(),
+            opt_local: None,
             targets: Vec::new(),
         }
     }
@@ -208,6 +212,7 @@ impl Found {
             "rise" => number(value).map(|it| self.probe.rise = it),
             "fall" => number(value).map(|it| self.probe.fall = it),
             "smc" => smc(value).map(|it| self.smc = it),
+            "optlocal" => opt_local(value).map(|it| self.opt_local = Some(it)),
             _ => return None,
         })
     }
@@ -291,6 +296,13 @@ fn smc(value: &DeValue<'_>) -> Result<SmcUse, String> {
         .ok_or_else(|| {
             format!("{} is not allowed; use \"prefer\" or \"require\"", shown_value(value))
         })
+}
+
+fn opt_local(value: &DeValue<'_>) -> Result<OptLocal, String> {
+    number(value).ok().and_then(OptLocal::new).ok_or_else(|| {
+        let max = OptLocal::MAX;
+        format!("{} is not allowed; use a whole number from 0 to {max}", shown_value(value))
+    })
 }
 
 fn address(value: &DeValue<'_>) -> Result<SocketAddr, String> {
@@ -414,6 +426,7 @@ mod tests {
                 fall: 5,
             },
             smc: SmcUse::Require,
+            opt_local: None,
             targets: vec![target("a", "127.0.0.1:7001", 4), target("b", "[::1]:7002", 1)],
         };
         assert_eq!(settings.vips, VipSet::new(vec![vip]).ok());
@@ -426,7 +439,7 @@ mod tests {
         assert_eq!(
             vip("adress = 1"),
             "vip.a.adress: unknown key; did you mean `address`? (known: address, protocol, \
-             method, timedaffinity, switch_back, probe, probe_interval, probe_timeout, rise, fall, smc, targets)"
+             method, timedaffinity, switch_back, probe, probe_interval, probe_timeout, rise, fall, smc, optlocal, targets)"
         );
         assert_eq!(
             vip("method = \"random\""),
@@ -441,6 +454,11 @@ mod tests {
             vip("smc = true")
                 .starts_with("vip.a.smc: true is not allowed; use \"prefer\" or \"require\"")
         );
+        for number in ["17", "-1", "true", "1.5"] {
+            let due =
+                format!("vip.a.optlocal: {number} is not allowed; use a whole number from 0 to 16");
+            assert_eq!(vip(&format!("optlocal = {number}")), due);
+        }
         assert!(vip("probe = [\"sh\"]").ends_with("the absolute path of its program"));
         assert!(vip("").starts_with("vip.a: has no targets"));
         assert_eq!(
@@ -467,6 +485,8 @@ mod tests {
             "no connection shows that a server of UDP serves"
         );
         assert_eq!(vip.targets[1].address, "10.0.0.2:53".parse().unwrap());
+        let local = parse(&text.replace("protocol", "optlocal = 16\nprotocol")).0.vips.unwrap();
+        assert_eq!(local.vips()[0].opt_local, OptLocal::new(16));
         let tcp = parse(&text.replace("udp", "tcp")).0.vips.unwrap();
         assert_eq!(tcp.vips()[0].probe.kind, ProbeKind::Tcp);
         let mixed = faults(&text.replace("10.0.0.1", "10.0.0.1:53"));

@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng};
 use super::State::{Active, Down, Drained, Draining, Standby};
 use super::*;
 use crate::terms::tests::vip;
-use crate::terms::{Probe, ProbeKind};
+use crate::terms::{OptLocal, Probe, ProbeKind};
 
 fn up(method: Method, weights: &[u16]) -> Distribution {
     let mut distribution = Distribution::new(vip(method, weights));
@@ -113,6 +113,101 @@ fn a_target_that_is_resumed_has_its_places_again() {
     // Where there was none it has all.
     let none = Plan { places: Vec::new(), ..before };
     assert!(distribution.with_resumed(&none, 2).places.iter().all(|target| *target == 2));
+}
+
+fn local(method: Method, weights: &[u16], number: u32) -> Distribution {
+    let mut distribution = up(method, weights);
+    distribution.vip.opt_local = OptLocal::new(number);
+    distribution
+}
+
+const ROOM: OwnTarget = OwnTarget { target: 1, has_room: true };
+const NO_ROOM: OwnTarget = OwnTarget { target: 1, has_room: false };
+
+/// Whether the first target of a plan takes all.
+fn keeps(plan: &Plan) -> bool {
+    plan.choice == Choice::First && plan.places.first() == Some(&1)
+}
+
+#[test]
+fn by_optlocal_0_the_own_server_takes_all_as_long_as_it_serves() {
+    for method in [Method::BaseWlm, Method::RoundRobin, Method::WeightedActive] {
+        let mut distribution = local(method, &[100, 1, 7], 0);
+        for own in [ROOM, NO_ROOM] {
+            let plan = distribution.plan_of_own(Some(own));
+            assert_eq!((plan.choice, plan.places), (Choice::First, vec![1, 0, 2]), "{method}");
+        }
+        assert_eq!(distribution.plan_of_own(None), distribution.plan(), "it does not listen");
+        distribution.drain(1).unwrap();
+        assert_eq!(distribution.plan_of_own(Some(ROOM)), distribution.plan(), "it is drained");
+        assert!(!distribution.plan().places.contains(&1));
+    }
+}
+
+#[test]
+fn by_optlocal_1_it_needs_room() {
+    for method in [Method::BaseWlm, Method::RoundRobin, Method::WeightedActive] {
+        let distribution = local(method, &[100, 1, 7], 1);
+        assert!(keeps(&distribution.plan_of_own(Some(ROOM))), "{method}");
+        assert_eq!(distribution.plan_of_own(Some(NO_ROOM)), distribution.plan(), "{method}");
+    }
+    assert!([(0, 0), (0, 4), (1, 4), (128, 512)].iter().all(|(now, max)| has_room(*now, *max)));
+    assert!([(2, 4), (129, 512), (1, 0)].iter().all(|(now, max)| !has_room(*now, *max)));
+}
+
+#[test]
+fn from_2_on_its_weight_counts_so_many_times() {
+    for (number, own, other, is_kept) in
+        [(2, 5, 10, true), (2, 5, 11, false), (16, 6, 96, true), (16, 6, 97, false)]
+    {
+        let mut distribution = local(Method::BaseWlm, &[other, own, 1], number);
+        let plan = distribution.plan_of_own(Some(ROOM));
+        assert_eq!(keeps(&plan), is_kept, "{own} times {number} beside {other}");
+        assert!(is_kept || plan == distribution.plan());
+        // The one that is heavier takes nothing any more.
+        distribution.drain(0).unwrap();
+        assert!(keeps(&distribution.plan_of_own(Some(ROOM))));
+    }
+    let plan = local(Method::RoundRobin, &[100, 1], 2).plan_of_own(Some(ROOM));
+    assert!(keeps(&plan), "each has its turn, whatever it weighs");
+    let plan = local(Method::WeightedActive, &[100, 100, 7], 16).plan_of_own(Some(ROOM));
+    let due =
+        Plan { choice: Choice::LeastInOrder, places: vec![1, 0, 2], weights: vec![100, 1600, 7] };
+    assert_eq!(plan, due);
+}
+
+/// What is kept with one number is kept with each greater one, and with 0; what is not kept goes as any client's.
+#[test]
+fn a_greater_number_never_keeps_less() {
+    for seed in 0..150 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let method = [Method::BaseWlm, Method::RoundRobin][random.random_range(0..2)];
+        let weights: Vec<u16> =
+            (0..random.random_range(1..6)).map(|_| random.random_range(1..=100)).collect();
+        let mut distribution = up(method, &weights);
+        for target in 0..weights.len() {
+            if random.random_bool(0.3) {
+                distribution.listens(target, false);
+            }
+        }
+        let target = random.random_range(0..weights.len());
+        let own = OwnTarget { target, has_room: random.random_bool(0.8) };
+        let plans: Vec<Plan> = (2..=16)
+            .chain([0])
+            .map(|number| {
+                distribution.vip.opt_local = OptLocal::new(number);
+                distribution.plan_of_own(Some(own))
+            })
+            .collect();
+        let any = distribution.plan();
+        let kept: Vec<bool> = plans.iter().map(|plan| plan.choice == Choice::First).collect();
+        assert!(kept.is_sorted(), "seed {seed}: {kept:?}");
+        for (plan, is_kept) in plans.iter().zip(kept) {
+            let is_active = |place: &u8| distribution.state((*place).into()) == Active;
+            assert!(plan.places.iter().all(is_active), "seed {seed}");
+            assert!(if is_kept { usize::from(plan.places[0]) == target } else { *plan == any });
+        }
+    }
 }
 
 /// What is true after each step, whatever came before.

@@ -277,10 +277,14 @@ impl Scene<'_> {
         host.ip(&["route", "add", STORE, "dev", "apart", "src", APART[1]])
     }
 
-    fn echoes(&self, target: usize) -> Result<Program> {
+    pub(super) fn echoes(&self, target: usize) -> Result<Program> {
+        self.echoes_in(&self.targets[target])
+    }
+
+    pub(super) fn echoes_in(&self, host: &Namespace) -> Result<Program> {
         let mut command = Command::new("python3");
         command.arg(self.stage.house.script("echo_back.py")).arg(PORT);
-        self.targets[target].enclose(&mut command);
+        host.enclose(&mut command);
         let mut server = Program::start(command, &self.stage.house.scratch)?;
         server.await_listener(PORT.parse()?)?;
         Ok(server)

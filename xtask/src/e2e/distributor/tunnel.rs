@@ -1,6 +1,6 @@
 //! A target beyond a router: large values go there and back by IPv4 and IPv6, also when the way becomes narrower, and datagrams do; it is
 //! drained, and its connections move to shared memory. It takes nothing from a distributor that it does not know. Another distributor
-//! takes over.
+//! takes over, when it is told to, and when the owner is killed. A stranger forges packets of the tunnel.
 
 use std::fs;
 use std::process::Command;
@@ -17,16 +17,16 @@ use crate::suite::HANG;
 
 const ROUTER: [&str; 2] = ["10.77.0.9", "fd77::9"];
 /// Beyond the router: its own addresses, and the target's.
-const FAR: &str = "far";
+pub(super) const FAR: &str = "far";
 const ROUTER_THERE: [&str; 2] = ["10.78.0.1", "fd78::1"];
-const TARGET: [&str; 2] = ["10.78.0.13", "fd78::13"];
+pub(super) const TARGET: [&str; 2] = ["10.78.0.13", "fd78::13"];
 const NETWORKS: [&str; 2] = ["10.78.0.0/24", "fd78::/64"];
 /// Which of the targets it is.
-const C: usize = 2;
+pub(super) const C: usize = 2;
 
 /// Of VIPs that this target alone serves.
 const ECHOES: &str = "7001";
-const DATAGRAMS: &str = "7002";
+pub(super) const DATAGRAMS: &str = "7002";
 const MORE_VIPS: &str = r#"
 [vip.echoes]
 address = "10.77.0.100:7001"
@@ -89,7 +89,8 @@ pub(crate) fn tunnel(stage: &Stage<'_>) -> Result<String> {
     Ok("no byte lost by TCP and UDP, 1400 bytes where 1500 were; SMC-D".to_owned())
 }
 
-/// Another distributor owns the VIPs, in the midst of connections through the tunnel. Clients meet the same targets as before.
+/// Another distributor owns the VIPs, in the midst of connections through the tunnel: it is told to, then the owner is killed. Bytes go on,
+/// and are the same at their end. Clients meet the same targets as before.
 pub(crate) fn tunnel_takeover(stage: &Stage<'_>) -> Result<String> {
     let mut scene = Scene::set(stage)?;
     let _router = scene.move_beyond_a_router()?;
@@ -100,7 +101,7 @@ pub(crate) fn tunnel_takeover(stage: &Stage<'_>) -> Result<String> {
     let [one, two] = [Seat::new(&scene, 0), Seat::new(&scene, 1)];
     let _first = one.run()?;
     one.await_owner(&one, &[])?;
-    let _second = two.run()?;
+    let second = two.run()?;
     one.await_owner(&one, &[&two])?;
     for seat in [&one, &two] {
         seat.await_active("echoes")?;
@@ -109,20 +110,32 @@ pub(crate) fn tunnel_takeover(stage: &Stage<'_>) -> Result<String> {
     let met = scene.meet_a_target(&one, &two)?;
     let mut asker = scene.near_script(&["keep_asking.py", VIP[0], ECHOES, "50", "0.02"])?;
     asker.await_line("connected", HANG)?;
-    two.await_connections("echoes", 50)?;
+    let mut comparer = scene.near_script(&["compare_echoes.py", VIP[0], ECHOES, "8", "30000"])?;
+    comparer.await_line("connected", HANG)?;
+    two.await_connections("echoes", 58)?;
     one.command(&["distributor", "move", BACKUP[0]])?;
     two.await_owner(&two, &[&one])?;
-    let told: Value = serde_json::from_str(&asker.finish(HANG)?)?;
-    ensure!(told["broken"] == 0, "{told}");
     scene.knock(CLIENT[0])?;
     let again = two.counts("kept", "given")?;
     ensure!(again == met, "a client met other targets than before: {again:?}, not {met:?}");
-    Ok(format!("none of 50 connections broken, {} echoes", told["echoes"]))
+    one.await_connections("echoes", 58)?;
+    // Its process is killed.
+    drop(second);
+    one.await_owner(&one, &[])?;
+    let told: Value = serde_json::from_str(&asker.finish(HANG)?)?;
+    ensure!(told["broken"] == 0, "{told}");
+    let compared: Value = serde_json::from_str(&comparer.finish(HANG)?)?;
+    ensure!(compared["broken"] == 0, "{compared}");
+    let wait = compared["longest_wait"].as_f64().context("a wait")?;
+    Ok(format!(
+        "none of 58 connections broken by two takeovers, {} bytes compared, longest wait {wait:.2} s",
+        compared["bytes"]
+    ))
 }
 
 impl Scene<'_> {
     /// Has target c be beyond a router, which is returned.
-    fn move_beyond_a_router(&mut self) -> Result<Namespace> {
+    pub(super) fn move_beyond_a_router(&mut self) -> Result<Namespace> {
         let (router, target) = (Namespace::make("router")?, Namespace::make("beyond")?);
         let port = ["link", "add", "name", "router", "type", "veth", "peer", "name", CABLE];
         self.switch.ip(&[&port[..], &["netns", router.name()]].concat())?;
@@ -186,14 +199,14 @@ impl Scene<'_> {
     }
 
     /// A script on the host of target c.
-    fn far_script(&self, words: &[&str]) -> Result<Dialogue> {
+    pub(super) fn far_script(&self, words: &[&str]) -> Result<Dialogue> {
         let mut command = Command::new("python3");
         command.arg(self.stage.house.script(words[0])).args(&words[1..]);
         self.targets[C].enclose(&mut command);
         Dialogue::start(command)
     }
 
-    fn near_script(&self, words: &[&str]) -> Result<Dialogue> {
+    pub(super) fn near_script(&self, words: &[&str]) -> Result<Dialogue> {
         let mut command = Command::new("python3");
         command.arg(self.stage.house.script(words[0])).args(&words[1..]);
         self.client.enclose(&mut command);

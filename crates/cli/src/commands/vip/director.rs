@@ -553,7 +553,7 @@ impl Service {
                 affinities: None,
                 queue,
                 queue_max,
-                responsiveness: member.cookie.map(|_| responsiveness(member.queue)),
+                responsiveness: member.cookie.map(|_| roster::responsiveness(member.queue)),
                 pid: member.pid,
                 program: member.program.clone(),
                 is_marked: member.is_marked,
@@ -570,10 +570,4 @@ impl Service {
             ..roster::status(vip, targets.collect())
         }
     }
-}
-
-/// The part of its queue that is free, in percent.
-fn responsiveness((queue, queue_max): (u32, u32)) -> u32 {
-    let taken = u64::from(queue) * 100 / u64::from(queue_max.max(1));
-    100 - taken.min(100) as u32
 }

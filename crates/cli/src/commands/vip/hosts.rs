@@ -14,6 +14,7 @@ mod addresses;
 mod announce;
 mod copies;
 mod link;
+mod locality;
 mod oversized;
 mod ownership;
 mod peers;
@@ -29,7 +30,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use sidestep_bpf::{BpfError, FLOWS_MAX, Forwarding, Hop, INDICES, Lease, ROUTES_MAX};
+use sidestep_bpf::{BpfError, FLOWS_MAX, Forwarding, Hop, INDICES, Lease, ROUTES_MAX, Whose};
 use sidestep_distributor::terms::TARGETS_MAX;
 use sidestep_distributor::{
     Change, Distribution, Plan, Protocol, Refusal, SmcUse, State, Target, TargetKind, Vip, VipSet,
@@ -38,6 +39,7 @@ use sidestep_distributor::{
 use self::addresses::Addresses;
 use self::copies::{Copies, ServiceKey};
 use self::link::{Interface, Neighbour, Own};
+use self::locality::Locality;
 use self::oversized::Teller;
 use self::ownership::{Ownership, boot_time};
 use self::store::Store;
@@ -127,6 +129,8 @@ struct Distributor {
     services: Vec<Service>,
     tunnels: Tunnels,
     teller: Teller,
+    /// The kernel asks about sockets of this host that connect.
+    attends_to_connects: bool,
     /// What each route is for, by its number; 0 is none. One that is known stays: flows have its number.
     routes: Vec<(ServiceKey, IpAddr)>,
     /// When neighbours are asked, and when flows are counted next.
@@ -145,6 +149,8 @@ struct Service {
     earlier: Option<Earlier>,
     /// `None`: it is in force. Otherwise when it will be at the latest; before, when all targets are up.
     settles: Option<Instant>,
+    /// Of connections that begin on this host.
+    locality: Locality,
 }
 
 /// The plan by which a service began to be served: what began before goes on by it.
@@ -260,6 +266,7 @@ impl Distributor {
             services: Vec::new(),
             tunnels: Tunnels::default(),
             teller: Teller::default(),
+            attends_to_connects: false,
             routes: vec![],
             ask_due: now,
             count_due: now,
@@ -386,9 +393,14 @@ impl Distributor {
         }
         let routes: Vec<u32> = members.iter().map(|member| member.route).collect();
         self.forwarding.begin(index, &routes, &given).map_err(in_words)?;
-        let states = distribution.states();
-        let mut service = Service { index, distribution, members, states, earlier, settles };
+        let ends: Vec<IpAddr> = vip.targets.iter().map(|target| target.address.ip()).collect();
+        let own = self.own_client(vip.address.ip(), sight);
+        self.forwarding.set_ends(index, &ends, own).map_err(in_words)?;
+        let (states, locality) = (distribution.states(), Locality::default());
+        let mut service =
+            Service { index, distribution, members, states, earlier, settles, locality };
         self.follow(&mut service, sight);
+        service.look_at_own_server(&locality::listeners([vip]));
         Ok(service)
     }
 
@@ -429,11 +441,16 @@ impl Distributor {
         let key = key_of(vip);
         if key != successor
             && service.settles.is_none()
-            && let Err(error) = self.forwarding.forget(key)
+            && let Err(error) = self.forget(key)
         {
             log::error!("{} stays in force: {error}", vip.address);
         }
         self.leave(vip.address.ip());
+    }
+
+    fn forget(&mut self, key: ServiceKey) -> Result<(), BpfError> {
+        self.forwarding.forget(Whose::Clients, key)?;
+        self.forwarding.forget(Whose::OwnHost, key)
     }
 
     /// Answers no more for an address at which there is no VIP any more. One that the interface has goes with it.
@@ -487,6 +504,18 @@ impl Distributor {
 
     /// Puts into force what has changed.
     fn put(&mut self, service: &mut Service) {
+        self.put_for_clients(service);
+        let is_concerned = service.distribution.vip().opt_local.is_some();
+        if is_concerned
+            && service.settles.is_none()
+            && let Err(error) = self.put_own(service)
+        {
+            let name = &service.distribution.vip().name;
+            log::error!("vip.{name}: the table before stays for this host: {error}");
+        }
+    }
+
+    fn put_for_clients(&mut self, service: &mut Service) {
         for target in 0..service.members.len() {
             self.lead(service, target, service.members[target].hop);
         }
@@ -506,7 +535,7 @@ impl Distributor {
         let (plan, states) = (service.distribution.plan(), service.distribution.states());
         let vip = service.distribution.vip();
         self.forwarding.watch(vip.address.ip())?;
-        self.forwarding.prepare(service.index, &plan)?;
+        self.forwarding.prepare(service.index, Whose::Clients, &plan)?;
         // Until it serves, connections begin at another distributor, by a table like this one. It may serve since the last look.
         let keeps = (self.is_serving || self.serves()) && !self.has_forgotten;
         let distribution = &service.distribution;
@@ -516,9 +545,10 @@ impl Distributor {
         };
         self.forwarding.set_earlier(service.index, &earlier.plan)?;
         service.earlier = Some(earlier);
-        self.forwarding.commit(service.index, key_of(vip), &plan, vip.affinity)?;
+        let whose = Whose::Clients;
+        self.forwarding.commit(service.index, whose, key_of(vip), &plan, vip.affinity)?;
         (service.states, service.settles) = (states, None);
-        Ok(())
+        self.put_own(service)
     }
 
     /// Whether it serves decides which table is the one of what began before.
@@ -632,6 +662,7 @@ impl Distributor {
                 *live.entry(flow.route).or_default() += 1;
             }
         }
+        self.count_own(&mut live);
         for service in &mut self.services {
             let Ok(given) = self.forwarding.given(service.index) else { continue };
             let mut ended = given;
@@ -671,12 +702,22 @@ impl Distributor {
         self.services.iter().map(|service| service.distribution.vip())
     }
 
+    /// The name of the target of a route.
+    fn target_of(&self, vip: &Vip, route: u32) -> Option<String> {
+        let (_, ip) = self.routes.get((route as usize).wrapping_sub(1))?;
+        let target = vip.targets.iter().find(|target| target.address.ip() == *ip);
+        // It was a target once, and has a name no more.
+        Some(target.map_or_else(|| ip.to_string(), |target| target.name.clone()))
+    }
+
     fn status_of(&self, service: &Service) -> VipStatus {
         let vip = service.distribution.vip();
         let given = self.forwarding.given(service.index).unwrap_or([0; TARGETS_MAX]);
         let targets = vip.targets.iter().zip(&service.members).enumerate();
         let targets = targets.map(|(at, (terms, member))| {
             let [packets, bytes] = self.forwarding.traffic(member.route).unwrap_or_default();
+            let queue = service.locality.queue.filter(|_| member.hop == Hop::Here);
+            let (waiting, waiting_max) = queue.unwrap_or_default();
             TargetStatus {
                 name: terms.name.clone(),
                 address: terms.address,
@@ -685,9 +726,9 @@ impl Distributor {
                 connections: member.live,
                 given: given[at],
                 affinities: Some(member.affinities),
-                queue: 0,
-                queue_max: 0,
-                responsiveness: None,
+                queue: waiting,
+                queue_max: waiting_max,
+                responsiveness: queue.map(roster::responsiveness),
                 pid: None,
                 program: None,
                 is_marked: false,
@@ -735,6 +776,7 @@ impl Direct for Distributor {
         if !objections.is_empty() {
             return Err(format!("{}\nnothing is changed", objections.join("\n")));
         }
+        self.attend_to_connects(set)?;
         self.follow_tunnels(set);
         let mut prepared: Vec<Service> = Vec::new();
         for vip in set.vips() {
@@ -784,9 +826,11 @@ impl Direct for Distributor {
             self.count_due = now + COUNT_EVERY.max(now.elapsed() * 20);
         }
         let mut due = Vec::new();
+        let listeners = locality::listeners(self.vips());
         let mut services = std::mem::take(&mut self.services);
         for service in &mut services {
             self.follow(service, &sight);
+            service.look_at_own_server(&listeners);
             due.extend(service.probes_due(now));
             self.put(service);
         }
@@ -833,7 +877,7 @@ impl Direct for Distributor {
         let service = self.services.remove(at);
         let vip = service.distribution.vip();
         if service.settles.is_none() {
-            self.forwarding.forget(key_of(vip)).map_err(in_words)?;
+            self.forget(key_of(vip)).map_err(in_words)?;
             self.leave(vip.address.ip());
         }
         Ok(format!("{} at {} is not in force any more", vip.name, vip.address))
@@ -848,15 +892,11 @@ impl Direct for Distributor {
         for flow in self.forwarding.flows().map_err(io::Error::other)? {
             let of = |vip: &&Vip| key_of(vip) == flow.service;
             let (Some(vip), false) = (self.vips().find(of), flow.is_closing) else { continue };
-            let route = self.routes.get((flow.route as usize).wrapping_sub(1));
-            let target = route.map(|(_, ip)| {
-                let target = vip.targets.iter().find(|target| target.address.ip() == *ip);
-                // It was a target once, and has a name no more.
-                target.map_or_else(|| ip.to_string(), |target| target.name.clone())
-            });
+            let target = self.target_of(vip, flow.route);
             let (vip, address) = (vip.name.clone(), vip.address);
             all.push(Connection { vip, address, client: flow.client, target });
         }
+        all.extend(self.own_connections()?);
         Ok(all)
     }
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use sidestep_distributor::{Change, Distribution, Probe, ProbeKind, Refusal, Vip};
+use sidestep_distributor::{Change, Distribution, OptLocal, Probe, ProbeKind, Refusal, Vip};
 
 use crate::commands::vip_status::{TargetStatus, VipStatus};
 
@@ -89,6 +89,12 @@ pub(super) fn change(
     Ok((at, format!("{name} is {}", all[at].state(target))))
 }
 
+/// The part of a listen queue that is free, in percent.
+pub(super) fn responsiveness((queue, queue_max): (u32, u32)) -> u32 {
+    let taken = u64::from(queue) * 100 / u64::from(queue_max.max(1));
+    100 - taken.min(100) as u32
+}
+
 fn all_targets<'a>(all: impl Iterator<Item = &'a Vip>) -> String {
     let of =
         |vip: &'a Vip| vip.targets.iter().map(|target| format!("{}/{}", vip.name, target.name));
@@ -145,6 +151,7 @@ pub(super) fn status(vip: &Vip, targets: Vec<TargetStatus>) -> VipStatus {
         rise: vip.probe.rise,
         fall: vip.probe.fall,
         smc: vip.smc.name().to_owned(),
+        optlocal: vip.opt_local.map(OptLocal::number),
         has_marker: false,
         is_announced: false,
         link: None,

@@ -129,6 +129,9 @@ fn terms(vip: &VipStatus) -> String {
     if vip.timedaffinity_s > 0.0 {
         text += &format!(", timedaffinity {} s", vip.timedaffinity_s);
     }
+    if let Some(number) = vip.optlocal {
+        text += &format!(", optlocal {number}");
+    }
     if vip.method == "hotstandby" {
         text += if vip.switch_back { ", switch back" } else { ", no switch back" };
     }

@@ -32,20 +32,34 @@ pub(super) struct Seen {
 
 /// All that listen.
 pub(super) fn listeners() -> io::Result<Vec<Seen>> {
-    dump(1 << state::LISTEN, 0, None)
+    dump(1 << state::LISTEN, Ports::default(), None)
 }
 
 /// The connections to a local port whose server has not closed them, and which numbers they have in a map
 /// of the kernel.
 pub(super) fn connections(port: u16, owners: BorrowedFd<'_>) -> io::Result<Vec<Seen>> {
-    dump(1 << state::ESTABLISHED | 1 << state::CLOSE_WAIT, port, Some(owners))
+    dump(state::CONNECTED, Ports { local: port, peer: 0 }, Some(owners))
+}
+
+/// The connections from here to a port whose client has not closed them, and which numbers they have in a map of the kernel.
+pub(super) fn connections_to(port: u16, owners: BorrowedFd<'_>) -> io::Result<Vec<Seen>> {
+    dump(state::CONNECTED, Ports { local: 0, peer: port }, Some(owners))
+}
+
+/// Which ports are meant; 0: any.
+#[derive(Clone, Copy, Default)]
+struct Ports {
+    local: u16,
+    peer: u16,
 }
 
 /// `enum` of `net/tcp_states.h`.
 mod state {
-    pub(super) const ESTABLISHED: u32 = 1;
-    pub(super) const CLOSE_WAIT: u32 = 8;
+    const ESTABLISHED: u32 = 1;
+    const CLOSE_WAIT: u32 = 8;
     pub(super) const LISTEN: u32 = 10;
+    /// A bit for each state in which this end has not closed.
+    pub(super) const CONNECTED: u32 = 1 << ESTABLISHED | 1 << CLOSE_WAIT;
 }
 
 const AF_INET: u8 = 2;
@@ -59,18 +73,18 @@ const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 
-fn dump(states: u32, port: u16, owners: Option<BorrowedFd<'_>>) -> io::Result<Vec<Seen>> {
+fn dump(states: u32, ports: Ports, owners: Option<BorrowedFd<'_>>) -> io::Result<Vec<Seen>> {
     let mut found = Vec::new();
     for family in [AF_INET, AF_INET6] {
         let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
         socket.bind_auto()?;
-        socket.send(&request(family, states, port, owners), 0)?;
+        socket.send(&request(family, states, ports, owners), 0)?;
         while !read_piece(&socket.recv_from_full()?.0, &mut found)? {}
     }
     Ok(found)
 }
 
-fn request(family: u8, states: u32, port: u16, owners: Option<BorrowedFd<'_>>) -> Vec<u8> {
+fn request(family: u8, states: u32, ports: Ports, owners: Option<BorrowedFd<'_>>) -> Vec<u8> {
     /// `NLM_F_REQUEST | NLM_F_DUMP`.
     const FLAGS: u16 = 0x0301;
     const TCP: u8 = 6;
@@ -88,8 +102,8 @@ fn request(family: u8, states: u32, port: u16, owners: Option<BorrowedFd<'_>>) -
     bytes.extend([0; 8]);
     bytes.extend([family, TCP, 0, 0]);
     bytes.extend(states.to_ne_bytes());
-    bytes.extend(port.to_be_bytes());
-    // No other port and no address in particular.
+    bytes.extend([ports.local, ports.peer].map(u16::to_be_bytes).concat());
+    // No address in particular.
     bytes.resize(HEADER_LEN + REQUEST_LEN, 0);
     bytes.extend(attributes);
     bytes
@@ -154,7 +168,9 @@ fn read_socket(bytes: &[u8]) -> Option<Seen> {
                 let storages = attributes(value).filter(|(kind, _)| *kind == STORAGE);
                 let mut values = storages.flat_map(|(_, value)| attributes(value));
                 let number = values.find(|(kind, _)| *kind == VALUE).map(|(_, value)| value);
-                seen.owner = number.and_then(|value| value.try_into().ok()).map(u64::from_ne_bytes);
+                // Behind the number the map may have more.
+                let number = number.and_then(|value| value.first_chunk().copied());
+                seen.owner = number.map(u64::from_ne_bytes);
             }
             _ => {}
         }
@@ -210,6 +226,14 @@ mod tests {
     }
 
     #[test]
+    fn a_request_names_the_ports_that_are_meant() {
+        let ports = Ports { local: 0x1234, peer: 80 };
+        let request = request(AF_INET, state::CONNECTED, ports, None);
+        assert_eq!(request[20..24], 0x0102_u32.to_ne_bytes());
+        assert_eq!(request[24..28], [0x12, 0x34, 0, 80]);
+    }
+
+    #[test]
     fn what_is_cut_off_or_refused_is_an_error() {
         let message = |kind: u16, body: &[u8]| {
             let mut bytes = (16 + body.len() as u32).to_ne_bytes().to_vec();
@@ -231,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_number_lies_in_attributes_within_attributes() {
-        let number = attribute(3, &7_u64.to_ne_bytes());
+        let number = attribute(3, &[7_u64, 8].map(u64::to_ne_bytes).concat());
         let storages = attribute(20, &attribute(1, &[attribute(2, &[1; 4]), number].concat()));
         let mut bytes = vec![0; ANSWER_LEN];
         bytes[0] = AF_INET;
