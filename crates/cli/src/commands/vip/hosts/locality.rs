@@ -1,6 +1,6 @@
 //! Connections that begin on the distributor's own host, to VIPs with `optlocal`.
 //!
-//! A program in the kernel chooses their targets, by a table of their own ([`Distribution::plan_of_own`]). What decides
+//! A program in the kernel chooses their targets, by a table of their own ([`sidestep_distributor::Distribution::plan_of_own`]). What decides
 //! is looked at here: whether this host is a target, and whether its server has room.
 
 use std::collections::HashMap;
