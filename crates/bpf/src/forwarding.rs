@@ -182,7 +182,9 @@ impl Forwarding {
     /// # Errors
     /// The kernel refuses ([`BpfError::Privilege`]) or cannot do it ([`BpfError::Kernel`]).
     pub fn load() -> Result<(Self, Lease), BpfError> {
-        let object = object_file::write(&programs::maps(), &programs::all());
+        let maps = [programs::maps(), connect::maps().into()].concat();
+        let all: Vec<_> = programs::all().into_iter().chain(connect::all()).collect();
+        let object = object_file::write(&maps, &all);
         let mut loaded =
             Ebpf::load(&object).map_err(|error| BpfError::of_kernel("load BPF maps", &error))?;
         let forward: Result<&mut SchedClassifier, _> = program(&mut loaded, programs::FORWARD);

@@ -67,8 +67,6 @@ use crate::tables::programs::{
 };
 use crate::tunnel::{self, Family, room};
 
-use super::connect;
-
 pub(super) const FORWARD: &str = "forward";
 
 /// The route of each target, [`TARGETS_MAX`] for each service; 0: none.
@@ -234,7 +232,7 @@ pub(super) fn maps() -> Vec<MapDefinition> {
         }
         _ => map,
     });
-    [&shared[..], &own, &connect::maps()].concat()
+    [&shared[..], &own].concat()
 }
 
 // Where the stack has what, below what the tables use.
@@ -270,7 +268,7 @@ mod kind {
 
 pub(super) fn all() -> Vec<Program> {
     let forward = [Program { name: FORWARD, section: "classifier", code: forward().finish() }];
-    forward.into_iter().chain(connect::all()).collect()
+    forward.into()
 }
 
 /// `R6` is the context. Until the service is known `R8` is where the header behind that of IP begins, and `R9`

@@ -26,11 +26,13 @@ mod tunnels;
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use sidestep_bpf::{BpfError, FLOWS_MAX, Forwarding, Hop, INDICES, Lease, ROUTES_MAX, Whose};
+use sidestep_bpf::{
+    BpfError, Cgroup, FLOWS_MAX, Forwarding, Hop, INDICES, Lease, ROUTES_MAX, Whose,
+};
 use sidestep_distributor::terms::TARGETS_MAX;
 use sidestep_distributor::{
     Change, Distribution, Plan, Protocol, Refusal, SmcUse, State, Target, TargetKind, Vip, VipSet,
@@ -48,7 +50,7 @@ use super::daemon::{self, Direct};
 use super::error::VipError;
 use super::probe::Outcome;
 use super::roster::{self, Probing, Question, Witness};
-use super::show;
+use super::{show, sockets};
 use crate::args::{DistributorArgs, DistributorCommand, VipRunArgs};
 use crate::commands::vip_status::{
     self, Connection, Daemon, Request, Status, TargetLink, TargetStatus, Via, VipLink, VipStatus,
@@ -752,6 +754,95 @@ impl Distributor {
             too_big: tally.oversized,
         };
         VipStatus { link: Some(link), ..roster::status(vip, targets.collect()) }
+    }
+}
+
+/// Connections that begin on this host.
+impl Distributor {
+    /// Has the kernel ask about sockets of this host that connect, once a VIP needs it.
+    fn attend_to_connects(&mut self, set: &VipSet) -> Result<(), String> {
+        let Some(vip) = set.vips().iter().find(|vip| vip.opt_local.is_some()) else {
+            return Ok(());
+        };
+        if self.attends_to_connects {
+            return Ok(());
+        }
+        let done = Cgroup::root().and_then(|root| self.forwarding.attach_to_connects(&root));
+        self.attends_to_connects = done.is_ok();
+        done.map_err(|error| {
+            let name = &vip.name;
+            format!("vip.{name}: optlocal: {error}\nwithout it, leave `optlocal` out; nothing is changed")
+        })
+    }
+
+    /// As which client this host counts at a VIP.
+    fn own_client(&self, vip: IpAddr, sight: &Sight) -> Option<IpAddr> {
+        let is_it = |ip: &IpAddr| *ip != vip && ip.is_ipv4() == vip.is_ipv4();
+        let here = sight.own.iter().filter(|own| own.index == self.interface.index);
+        here.map(|own| own.ip).find(is_it)
+    }
+
+    /// Puts into force what has changed for connections of this host.
+    fn put_own(&mut self, service: &mut Service) -> Result<(), BpfError> {
+        let vip = service.distribution.vip();
+        if vip.opt_local.is_none() {
+            // The VIP may have had it by its terms before.
+            return self.forwarding.forget(Whose::OwnHost, key_of(vip));
+        }
+        let Some(plan) = service.locality.plan(&service.distribution) else { return Ok(()) };
+        let whose = Whose::OwnHost;
+        self.forwarding.prepare(service.index, whose, &plan)?;
+        self.forwarding.commit(service.index, whose, key_of(vip), &plan, vip.affinity)?;
+        service.locality.note(&service.distribution);
+        Ok(())
+    }
+
+    /// Adds live connections of this host, by route.
+    fn count_own(&self, live: &mut HashMap<u32, u64>) {
+        for vip in self.vips().filter(|vip| vip.opt_local.is_some()) {
+            match self.own_connections_to(vip) {
+                Ok(seen) => {
+                    for (_, route) in seen {
+                        *live.entry(route).or_default() += 1;
+                    }
+                }
+                Err(error) => log::error!("connections of this host are not counted: {error}"),
+            }
+        }
+    }
+
+    /// Live connections of this host to VIPs with `optlocal`.
+    fn own_connections(&self) -> io::Result<Vec<Connection>> {
+        let mut all = Vec::new();
+        for vip in self.vips().filter(|vip| vip.opt_local.is_some()) {
+            for (client, route) in self.own_connections_to(vip)? {
+                let (name, target) = (vip.name.clone(), self.target_of(vip, route));
+                all.push(Connection { vip: name, address: vip.address, client, target });
+            }
+        }
+        Ok(all)
+    }
+
+    /// The clients, and the routes of their targets.
+    fn own_connections_to(&self, vip: &Vip) -> io::Result<Vec<(SocketAddr, u32)>> {
+        let seen = locality::connections_to(vip, self.forwarding.connecting())?;
+        // Several VIPs may have the port.
+        let is_its = |route: u32| {
+            self.routes.get((route as usize).wrapping_sub(1)).is_some_and(|it| it.0 == key_of(vip))
+        };
+        Ok(seen.into_iter().filter(|(_, route)| is_its(*route)).collect())
+    }
+}
+
+impl Service {
+    /// Whether this host is a target whose server listens, and has room.
+    fn look_at_own_server(&mut self, listeners: &[sockets::Seen]) {
+        let vip = self.distribution.vip();
+        if vip.opt_local.is_none() {
+            return;
+        }
+        let target = self.members.iter().position(|member| member.hop == Hop::Here);
+        self.locality.look(vip, target, listeners);
     }
 }
 

@@ -1,19 +1,16 @@
 //! Connections that begin on the distributor's own host, to VIPs with `optlocal`.
 //!
-//! A program in the kernel chooses their targets, by a table of their own ([`sidestep_distributor::Distribution::plan_of_own`]). What decides
+//! A program in the kernel chooses their targets, by a table of their own ([`Distribution::plan_of_own`]). What decides
 //! is looked at here: whether this host is a target, and whether its server has room.
 
-use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv6Addr, SocketAddr};
+use std::os::fd::BorrowedFd;
 
-use sidestep_bpf::{BpfError, Cgroup, Hop, Whose};
 use sidestep_distributor::distribution::has_room;
-use sidestep_distributor::{OwnTarget, Protocol, State, Vip, VipSet};
+use sidestep_distributor::{Distribution, OwnTarget, Plan, Protocol, State, Vip};
 
-use super::{Distributor, Service, Sight, key_of};
 use crate::commands::vip::sockets::{self, Seen};
-use crate::commands::vip_status::Connection;
 
 /// Of a service, where connections of this host are concerned.
 #[derive(Default)]
@@ -26,102 +23,11 @@ pub(super) struct Locality {
     in_force: Option<(Vec<State>, Option<OwnTarget>)>,
 }
 
-impl Distributor {
-    /// Has the kernel ask about sockets of this host that connect, once a VIP needs it.
-    pub(super) fn attend_to_connects(&mut self, set: &VipSet) -> Result<(), String> {
-        let Some(vip) = set.vips().iter().find(|vip| vip.opt_local.is_some()) else {
-            return Ok(());
-        };
-        if self.attends_to_connects {
-            return Ok(());
-        }
-        let done = Cgroup::root().and_then(|root| self.forwarding.attach_to_connects(&root));
-        self.attends_to_connects = done.is_ok();
-        done.map_err(|error| {
-            let name = &vip.name;
-            format!("vip.{name}: optlocal: {error}\nwithout it, leave `optlocal` out; nothing is changed")
-        })
-    }
-
-    /// As which client this host counts at a VIP.
-    pub(super) fn own_client(&self, vip: IpAddr, sight: &Sight) -> Option<IpAddr> {
-        let is_it = |ip: &IpAddr| *ip != vip && ip.is_ipv4() == vip.is_ipv4();
-        let here = sight.own.iter().filter(|own| own.index == self.interface.index);
-        here.map(|own| own.ip).find(is_it)
-    }
-
-    /// Puts into force what has changed for connections of this host.
-    pub(super) fn put_own(&mut self, service: &mut Service) -> Result<(), BpfError> {
-        let (vip, own) = (service.distribution.vip(), service.locality.own);
-        if vip.opt_local.is_none() {
-            // The VIP may have had it by its terms before.
-            return self.forwarding.forget(Whose::OwnHost, key_of(vip));
-        }
-        let of = Some((service.distribution.states(), own));
-        if service.locality.in_force == of {
-            return Ok(());
-        }
-        let plan = service.distribution.plan_of_own(own);
-        let whose = Whose::OwnHost;
-        self.forwarding.prepare(service.index, whose, &plan)?;
-        self.forwarding.commit(service.index, whose, key_of(vip), &plan, vip.affinity)?;
-        service.locality.in_force = of;
-        Ok(())
-    }
-
-    /// Adds live connections of this host, by route.
-    pub(super) fn count_own(&self, live: &mut HashMap<u32, u64>) {
-        for vip in self.vips().filter(|vip| vip.opt_local.is_some()) {
-            match self.own_connections_to(vip) {
-                Ok(seen) => {
-                    for (_, route) in seen {
-                        *live.entry(route).or_default() += 1;
-                    }
-                }
-                Err(error) => log::error!("connections of this host are not counted: {error}"),
-            }
-        }
-    }
-
-    /// Live connections of this host to VIPs with `optlocal`.
-    pub(super) fn own_connections(&self) -> io::Result<Vec<Connection>> {
-        let mut all = Vec::new();
-        for vip in self.vips().filter(|vip| vip.opt_local.is_some()) {
-            for (client, route) in self.own_connections_to(vip)? {
-                let (name, target) = (vip.name.clone(), self.target_of(vip, route));
-                all.push(Connection { vip: name, address: vip.address, client, target });
-            }
-        }
-        Ok(all)
-    }
-
-    /// The clients, and the routes of their targets.
-    fn own_connections_to(&self, vip: &Vip) -> io::Result<Vec<(SocketAddr, u32)>> {
-        if vip.protocol == Protocol::Udp {
-            return Ok(Vec::new());
-        }
-        let seen = sockets::connections_to(vip.address.port(), self.forwarding.connecting())?;
-        let route = |seen: &Seen| seen.owner.and_then(|number| u32::try_from(number).ok());
-        // Several VIPs may have the port.
-        let is_its = |route: u32| {
-            self.routes.get((route as usize).wrapping_sub(1)).is_some_and(|it| it.0 == key_of(vip))
-        };
-        let of_it = seen.iter().filter_map(|seen| Some((seen.local, route(seen)?)));
-        Ok(of_it.filter(|(_, route)| is_its(*route)).collect())
-    }
-}
-
-impl Service {
-    /// Whether this host is a target whose server listens, and has room.
-    pub(super) fn look_at_own_server(&mut self, listeners: &[Seen]) {
-        let vip = self.distribution.vip();
-        if vip.opt_local.is_none() {
-            return;
-        }
-        let target = self.members.iter().position(|member| member.hop == Hop::Here);
-        let locality = &mut self.locality;
-        locality.queue = target.and_then(|_| queue_at(listeners, vip.address));
-        locality.own = match (target, locality.queue) {
+impl Locality {
+    /// Looks at the server at the VIP's address, which is this host's if the host is the target of that number.
+    pub(super) fn look(&mut self, vip: &Vip, target: Option<usize>, listeners: &[Seen]) {
+        self.queue = target.and_then(|_| queue_at(listeners, vip.address));
+        self.own = match (target, self.queue) {
             // Datagrams wait for no one to accept them.
             (Some(target), _) if vip.protocol == Protocol::Udp => {
                 Some(OwnTarget { target, has_room: true })
@@ -132,6 +38,34 @@ impl Service {
             _ => None,
         };
     }
+
+    /// The table for connections of this host, if it is not the one that is in force.
+    pub(super) fn plan(&self, distribution: &Distribution) -> Option<Plan> {
+        let is_in_force =
+            self.in_force.as_ref().is_some_and(|it| *it == (distribution.states(), self.own));
+        (!is_in_force).then(|| distribution.plan_of_own(self.own))
+    }
+
+    /// That table is in force now.
+    pub(super) fn note(&mut self, distribution: &Distribution) {
+        self.in_force = Some((distribution.states(), self.own));
+    }
+}
+
+/// The clients on this host of a VIP, and the routes of their targets.
+///
+/// # Errors
+/// The kernel does not tell.
+pub(super) fn connections_to(
+    vip: &Vip,
+    connecting: BorrowedFd<'_>,
+) -> io::Result<Vec<(SocketAddr, u32)>> {
+    if vip.protocol == Protocol::Udp {
+        return Ok(Vec::new());
+    }
+    let seen = sockets::connections_to(vip.address.port(), connecting)?;
+    let route = |seen: &Seen| seen.owner.and_then(|number| u32::try_from(number).ok());
+    Ok(seen.iter().filter_map(|seen| Some((seen.local, route(seen)?))).collect())
 }
 
 /// All that listen here, if that decides something for one of these VIPs.
