@@ -42,8 +42,8 @@ pub struct OwnTarget {
     pub has_room: bool,
 }
 
-/// Whether a server accepts what comes: at least three quarters of the connections that may wait for it are not there. IBM has the same
-/// measure for the efficiency of accepting, 75 of 100.
+/// Whether a server accepts what comes: at least three quarters of the connections that may wait for it are not there. From memory
+/// IBM's threshold of the efficiency of accepting is as high, 75 of 100.
 #[must_use]
 pub fn has_room(waiting: u32, waiting_max: u32) -> bool {
     u64::from(waiting) * 4 <= u64::from(waiting_max)
