@@ -162,7 +162,7 @@ pub(crate) const CASES: &[Case] = &[
     ),
     Case::alone(
         "distributor-tunnel-forged",
-        &["ip", "setpriv", "python3", "sysctl"],
+        &["ip", "setpriv", "python3", "sysctl", "curl"],
         distributor::forged,
     ),
     Case::alone("distributor-cut-off", &["ip", "python3", "etcd"], distributor::cut_off),

@@ -26,15 +26,19 @@ pub(super) enum Daemon {
     Listeners,
     /// Of those whose targets are hosts.
     Hosts,
+    /// Of those that this host serves as a target, as far as their packets come by tunnels. It is asked for [`Tunnelled`] alone.
+    Target,
 }
 
 impl Daemon {
+    /// Who has VIPs in force.
     const ALL: [Self; 2] = [Self::Listeners, Self::Hosts];
 
     fn name(self) -> &'static [u8] {
         match self {
             Self::Listeners => b"sidestep/1/vip",
             Self::Hosts => b"sidestep/1/distributor",
+            Self::Target => b"sidestep/1/distributor-target",
         }
     }
 
@@ -43,6 +47,7 @@ impl Daemon {
         match self {
             Self::Listeners => "sidestep vip run",
             Self::Hosts => "sidestep distributor run",
+            Self::Target => "sidestep distributor target",
         }
     }
 }
@@ -74,6 +79,8 @@ pub(super) enum Request {
     Apply,
     Status,
     Connections,
+    /// Of a target.
+    Tunnelled,
     Drain(String),
     Resume(String),
     Remove(String),
@@ -84,7 +91,7 @@ pub(super) enum Request {
 impl Request {
     /// Whether it leaves everything as it is.
     pub(super) fn only_looks(&self) -> bool {
-        matches!(self, Self::Status | Self::Connections)
+        matches!(self, Self::Status | Self::Connections | Self::Tunnelled)
     }
 }
 
@@ -95,6 +102,7 @@ pub(super) enum Answer {
     Done(String),
     Status(Status),
     Connections(Vec<Connection>),
+    Tunnelled(Tunnelled),
     /// Why not.
     Refused(String),
 }
@@ -203,6 +211,15 @@ pub(super) struct TargetLink {
     pub(super) bytes: u64,
 }
 
+/// Packets that came to a target through tunnels, or as if they did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Tunnelled {
+    /// Taken out.
+    pub(super) taken: u64,
+    /// Dropped, as forged ones are.
+    pub(super) refused: u64,
+}
+
 /// A connection to a VIP.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Connection {
@@ -304,4 +321,12 @@ pub(super) fn in_force() -> Vec<VipStatus> {
         _ => Vec::new(),
     });
     vips.collect()
+}
+
+/// What came through tunnels to this host, if it is a target to which any lead.
+pub(super) fn tunnelled() -> Option<Tunnelled> {
+    match ask(Daemon::Target, &Request::Tunnelled) {
+        Ok(Answer::Tunnelled(tunnelled)) => Some(tunnelled),
+        _ => None,
+    }
 }

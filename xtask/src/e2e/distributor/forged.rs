@@ -1,5 +1,5 @@
 //! A stranger sends a target packets of a tunnel. Of who lacks the key, a distributor's address or a VIP within nothing comes to a socket
-//! there, and each packet is counted and reported. A packet in which nothing is wrong arrives, so what is refused is refused for that.
+//! there, and each packet is reported, and counted by the metrics of the agent there. A packet in which nothing is wrong arrives, so what is refused is refused for that.
 
 use std::fs;
 use std::path::Path;
@@ -16,6 +16,8 @@ use crate::suite::HANG;
 
 /// Of each kind.
 const COUNT: u64 = 20;
+/// Where the target's agent tells metrics, in its namespace.
+const METRICS: &str = "127.0.0.1:9463";
 /// What a forged datagram has, and a good one.
 const FORGED: &str = "forged";
 const GOOD: &str = "good";
@@ -34,6 +36,7 @@ pub(crate) fn forged(stage: &Stage<'_>) -> Result<String> {
     let router = scene.move_beyond_a_router()?;
     let log = stage.house.scratch.join("distributor-target.log");
     let _target = scene.target_that_reports(&log)?;
+    let _agent = scene.agent_of_the_target()?;
     let _echoes = scene.far_script(&["echo_back.py", PORT])?;
     let addresses = [VIP[0], VIP[1], TARGET[0], TARGET[1]];
     let mut heard =
@@ -55,6 +58,8 @@ pub(crate) fn forged(stage: &Stage<'_>) -> Result<String> {
         heard.await_line(GOOD, HANG).context("a packet as the distributor sends it")?;
         ensure!(!heard.said().contains(FORGED), "a forged packet came to a socket");
         ensure!(reported(&log)? == forged, "more is reported than was forged");
+        let line = format!("sidestep_vip_tunnel_packets_total{{result=\"refused\"}} {forged}");
+        await_true(&line, || Ok(scene.metrics()?.lines().any(|it| it == line)))?;
     }
     Ok(format!("{forged} forged packets, each counted, none taken"))
 }
@@ -78,6 +83,23 @@ impl Scene<'_> {
         let mut target = Dialogue::start(self.enclosed(&self.targets[C], command))?;
         target.await_line("sidestep distributor: this host serves", HANG)?;
         Ok(target)
+    }
+
+    fn agent_of_the_target(&self) -> Result<Dialogue> {
+        let mut command = Command::new(&self.sidestep);
+        command.arg("agent").arg("--cgroup").arg(self.group.at());
+        command.arg("--socket").arg(self.agent_socket()).args(["--metrics", METRICS]);
+        self.targets[C].enclose(&mut command);
+        let mut agent = Dialogue::start(command)?;
+        agent.await_line("sidestep agent: metrics are told", HANG)?;
+        Ok(agent)
+    }
+
+    fn metrics(&self) -> Result<String> {
+        let mut command = Command::new("curl");
+        command.args(["--silent", "--fail", &format!("http://{METRICS}/metrics")]);
+        self.targets[C].enclose(&mut command);
+        launch::run(command, HANG)
     }
 
     /// Who sits on the way can read the key.

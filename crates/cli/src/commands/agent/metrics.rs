@@ -22,6 +22,7 @@ mod ledger;
 #[cfg(test)]
 mod monitoring;
 mod server;
+mod tunnels;
 mod vips;
 
 use std::io;

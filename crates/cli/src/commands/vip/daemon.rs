@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -112,7 +112,10 @@ pub(super) fn serve<D: Direct + 'static>(
     let director = Rc::new(RefCell::new(director));
     let work = async {
         spawn_local(look_after(Rc::clone(&director)));
-        spawn_local(answer_commands(commands, Rc::clone(&director), config.map(Path::to_owned)));
+        let (asked, config) = (Rc::clone(&director), config.map(Path::to_owned));
+        spawn_local(answer_commands(commands, move |request| {
+            carry_out(request, &mut *asked.borrow_mut(), config.as_deref())
+        }));
         tell_systemd(NotifyState::Ready);
         let mut byte = [0];
         stop.set_nonblocking(true)?;
@@ -125,6 +128,14 @@ pub(super) fn serve<D: Direct + 'static>(
     tell_systemd(NotifyState::Stopping);
     log::info!("ends, by a signal");
     Ok(())
+}
+
+/// Answers commands that only look, for as long as the process lives.
+pub(super) fn answer_looks(commands: UnixListener, answer: impl Fn(&Request) -> Answer + 'static) {
+    let Ok(runtime) = Builder::new_current_thread().enable_io().enable_time().build() else {
+        return log::error!("commands are not answered: they cannot be waited for");
+    };
+    LocalSet::new().block_on(&runtime, answer_commands(commands, answer));
 }
 
 async fn part<D: Direct>(director: &RefCell<D>) {
@@ -174,13 +185,9 @@ async fn look_after<D: Direct + 'static>(director: Rc<RefCell<D>>) {
     }
 }
 
-async fn answer_commands<D: Direct + 'static>(
-    listener: UnixListener,
-    director: Rc<RefCell<D>>,
-    config: Option<PathBuf>,
-) {
+async fn answer_commands(listener: UnixListener, carry_out: impl Fn(&Request) -> Answer + 'static) {
     let Ok(listener) = tokio::net::UnixListener::from_std(listener) else { return };
-    let config: Option<Rc<Path>> = config.map(Rc::from);
+    let carry_out = Rc::new(carry_out);
     // The oldest one makes room: a client that leaves questions unfinished keeps others out for no longer
     // than it goes on.
     let mut open: VecDeque<AbortHandle> = VecDeque::new();
@@ -191,8 +198,8 @@ async fn answer_commands<D: Direct + 'static>(
                 if open.len() == QUESTIONS_MAX {
                     open.pop_front().expect("there are some").abort();
                 }
-                let (director, config) = (Rc::clone(&director), config.clone());
-                let answered = spawn_local(timeout(PATIENCE, answer(stream, director, config)));
+                let answered =
+                    spawn_local(timeout(PATIENCE, answer(stream, Rc::clone(&carry_out))));
                 open.push_back(answered.abort_handle());
             }
             Err(error) => {
@@ -204,10 +211,9 @@ async fn answer_commands<D: Direct + 'static>(
 }
 
 /// One question. Who does not wait for the answer has none.
-async fn answer<D: Direct>(
+async fn answer(
     mut stream: UnixStream,
-    director: Rc<RefCell<D>>,
-    config: Option<Rc<Path>>,
+    carry_out: Rc<impl Fn(&Request) -> Answer>,
 ) -> io::Result<()> {
     let user = getsockopt(&stream, PeerCredentials).map_err(io::Error::from)?.uid();
     let mut line = Vec::new();
@@ -217,7 +223,7 @@ async fn answer<D: Direct>(
         Ok(request) if !request.only_looks() && !vip_status::may_change(user) => Answer::Refused(
             "only root, and the user that looks after the VIPs, may change them".to_owned(),
         ),
-        Ok(request) => carry_out(&request, &mut *director.borrow_mut(), config.as_deref()),
+        Ok(request) => carry_out(&request),
     };
     let mut text = serde_json::to_vec(&answer)?;
     text.push(b'\n');
@@ -231,6 +237,7 @@ fn carry_out<D: Direct>(request: &Request, director: &mut D, config: Option<&Pat
             Ok(connections) => return Answer::Connections(connections),
             Err(error) => Err(format!("the kernel does not tell connections: {error}")),
         },
+        Request::Tunnelled => Err("no packets come here by tunnels".to_owned()),
         Request::Apply => configured(config)
             .map_err(|error| format!("{error}\nnothing is changed"))
             .and_then(|settings| director.apply(&vips_of(settings, D::KIND))),

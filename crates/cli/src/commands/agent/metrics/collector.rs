@@ -8,11 +8,10 @@ use sidestep_gateway::status::Status;
 use sidestep_observe::Watch;
 
 use super::ledger::Ledger;
-use super::vips;
-use super::{exposition, filter};
+use super::{exposition, filter, tunnels, vips};
 use crate::commands::agent::enforcement::dropped;
 use crate::commands::filter as ip_filter;
-use crate::commands::vip_status::in_force;
+use crate::commands::vip_status::{in_force, tunnelled};
 
 /// Looks, and remembers.
 #[derive(Default)]
@@ -40,6 +39,7 @@ impl Collector {
         self.ledger.enter(&watched);
         let mut others = exposition::gauges(&watched.snapshot, &self.ledger, begun.elapsed());
         others.extend(vips::families(&in_force()));
+        others.extend(tunnels::families(tunnelled()));
         others.extend(ip_filter::figures().iter().flat_map(filter::families));
         others.extend(exposition::of_enforcement(&dropped()));
         if let Ok(gateway) = Status::ask() {

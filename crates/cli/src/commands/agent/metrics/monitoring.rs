@@ -9,7 +9,7 @@ use sidestep_observe::{Program, Snapshot, Watched};
 use sidestep_proto::fallback::Reason;
 
 use super::ledger::Ledger;
-use super::{exposition, figures, filter, vips};
+use super::{exposition, figures, filter, tunnels, vips};
 use crate::commands::filter::Figures;
 use crate::commands::ss;
 
@@ -55,6 +55,7 @@ fn families() -> Vec<MetricFamily> {
     families.extend(exposition::counters(&ledger));
     families.extend(exposition::of_gateway(&status));
     families.extend(vips::families(&[]));
+    families.extend(tunnels::families(None));
     families.extend(filter::families(&filter_in_force()));
     families
 }

@@ -1,22 +1,28 @@
-//! A target's end of tunnels: has the kernel take packets for VIPs out of those of distributors that the configuration names.
+//! A target's end of tunnels: has the kernel take packets for VIPs out of those of distributors that the configuration names, and tells
+//! how many.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use sidestep_bpf::{Reception, TUNNEL_PORT};
+use sidestep_bpf::{Received, Reception, TUNNEL_PORT};
 
 use super::link::{self, Own};
 use super::ownership::random;
+use crate::commands::vip::daemon;
 use crate::commands::vip::error::VipError;
 use crate::commands::vip::greeting::Acquaintances;
+use crate::commands::vip_status::{self, Answer, Daemon, Request, Tunnelled};
 
 /// From one report of packets that were refused to the next.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
 /// Programs in the kernel, as long as this lives.
 pub(super) struct Receiving {
-    reception: Reception,
+    reception: Arc<Reception>,
     refused: u64,
     due: Instant,
 }
@@ -61,8 +67,28 @@ impl Receiving {
             reception.admit(*host, key)?;
             keys.insert(*host, key);
         }
-        let receiving = Self { reception, refused: 0, due: Instant::now() };
+        let receiving = Self { reception: Arc::new(reception), refused: 0, due: Instant::now() };
         Ok((receiving, Acquaintances::new(keys, announcement)))
+    }
+
+    /// Tells who asks how many packets came, by a thread, for as long as the process lives.
+    ///
+    /// # Errors
+    /// The name for questions is taken, or there is no thread.
+    pub(super) fn tell(&self) -> Result<(), VipError> {
+        let commands = vip_status::listen(Daemon::Target).map_err(|error| match error.kind() {
+            ErrorKind::AddrInUse => VipError::Refused(format!(
+                "another `{}` takes packets out of tunnels in this network namespace; end that one first",
+                Daemon::Target.command()
+            )),
+            _ => VipError::of("cannot listen for questions")(error),
+        })?;
+        let reception = Arc::clone(&self.reception);
+        let telling = thread::Builder::new().name("questions".to_owned());
+        let told = telling.spawn(move || {
+            daemon::answer_looks(commands, move |request| answer_to(request, &reception));
+        });
+        told.map(drop).map_err(VipError::of("cannot start a thread"))
     }
 
     /// Reports packets that were refused, now and then.
@@ -84,5 +110,15 @@ impl Receiving {
             Ok(_) => {}
             Err(error) => log::error!("packets of tunnels are not counted: {error}"),
         }
+    }
+}
+
+fn answer_to(request: &Request, reception: &Reception) -> Answer {
+    if !matches!(request, Request::Tunnelled) {
+        return Answer::Refused("no VIP is distributed by a target".to_owned());
+    }
+    match reception.received() {
+        Ok(Received { taken, refused }) => Answer::Tunnelled(Tunnelled { taken, refused }),
+        Err(error) => Answer::Refused(format!("packets of tunnels are not counted: {error}")),
     }
 }

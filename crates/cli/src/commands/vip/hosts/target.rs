@@ -59,6 +59,7 @@ pub(super) fn execute(args: &DistributorTargetArgs) -> Result<(), VipError> {
     } else {
         let at = reached_at(&set, &vips, &own, loopback.index);
         let (receiving, known) = Receiving::begin(&hosts, &vips, &at)?;
+        receiving.tell()?;
         (Some(receiving), known)
     };
     if let Err(error) = inquiry::answer_all(vips.iter().any(IpAddr::is_ipv6), known) {
