@@ -77,6 +77,8 @@ fn reported(log: &Path) -> Result<u64> {
 impl Scene<'_> {
     /// The target beyond the router, with its log in a file.
     fn target_that_reports(&self, log: &Path) -> Result<Dialogue> {
+        // The target would write behind what an earlier run has left.
+        let _ = fs::remove_file(log);
         let mut command = Command::new(&self.sidestep);
         command.args(["distributor", "target", "--config"]).arg(self.config()?);
         command.arg(format!("--log=warn:{}", log.display()));
