@@ -66,7 +66,7 @@ pub use filter::{
     RuleSet, Totals, is_denied, tell_partner,
 };
 pub use forwarding::{
-    Affinity, FLOWS_MAX, Flow, Forwarding, Hop, Lease, Oversized, ROUTES_MAX, Tally,
+    Affinity, FLOWS_MAX, Flow, Forwarding, Hop, Lease, NetnsCookie, Oversized, ROUTES_MAX, Tally,
 };
 pub use others::{PacketProgram, interface_programs, packet_programs};
 pub use reception::{Announcement, Received, Reception};

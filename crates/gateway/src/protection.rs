@@ -17,9 +17,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::sys::socket::sockopt::Mark;
 use nix::sys::socket::{GetSockOpt, setsockopt};
-use nix::{getsockopt_impl, sockopt_impl};
 use rustls::pki_types::CertificateDer;
 use rustls::time_provider::DefaultTimeProvider;
+use sidestep_bpf::NetnsCookie;
 use sidestep_proto::protection::{Role, RuleName, Subject};
 use sidestep_tls::failure::Alert;
 use sidestep_tls::rule::{Identity, Rule, Trust};
@@ -44,18 +44,6 @@ const UNMARKED: &str =
 /// The IP filter would, where it asks for TLS.
 const MAY_NOT_MARK: &str = "connections that have TLS cannot be marked (SO_MARK): rules of the IP filter with `tls` deny them; \
                             give the gateway CAP_NET_ADMIN";
-
-/// `SO_NETNS_COOKIE` of `asm-generic/socket.h`; Linux 5.14.
-const SO_NETNS_COOKIE: i32 = 71;
-
-sockopt_impl!(
-    /// Which network namespace a socket is of.
-    NetnsCookie,
-    GetOnly,
-    libc::SOL_SOCKET,
-    SO_NETNS_COOKIE,
-    u64
-);
 
 /// What a gateway has of TLS.
 #[derive(Debug)]

@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
 use std::time::Duration;
 
 use sidestep_bpf::{BpfError, Cgroup, Forwarding, Hop, Whose};
@@ -19,9 +21,12 @@ struct Place {
     forwarding: Forwarding,
     vip: SocketAddr,
     ends: [IpAddr; 3],
-    listeners: Vec<TcpListener>,
+    /// What comes to a target, by its number.
+    accepted: Receiver<(usize, TcpStream)>,
 }
 
+/// Nothing here takes this long.
+const HANG: Duration = Duration::from_secs(60);
 /// The first target.
 const OWN: usize = 0;
 const ELSEWHERE: Hop = Hop::Link { to: [2; 6], from: [4; 6] };
@@ -46,13 +51,20 @@ impl Place {
         let own = TcpListener::bind((vip.parse::<IpAddr>().unwrap(), 0)).unwrap();
         let vip = own.local_addr().unwrap();
         let others = ends[1..].iter().map(|end| TcpListener::bind((*end, vip.port())).unwrap());
-        let listeners = [own].into_iter().chain(others).collect();
+        let (sender, accepted) = mpsc::channel();
+        for (target, listener) in [own].into_iter().chain(others).enumerate() {
+            let sender = sender.clone();
+            thread::spawn(move || {
+                let mut incoming = listener.incoming().map(Result::unwrap);
+                incoming.try_for_each(|server| sender.send((target, server)))
+            });
+        }
         forwarding.begin(0, &[1, 2, 3], &[0; TARGETS_MAX]).unwrap();
         forwarding.set_ends(0, &ends, Some(ends[OWN])).unwrap();
         for (route, hop) in (1..).zip([Hop::Here, ELSEWHERE, ELSEWHERE]) {
             forwarding.set_route(route, hop, true).unwrap();
         }
-        Some(Self { forwarding, vip, ends, listeners })
+        Some(Self { forwarding, vip, ends, accepted })
     }
 
     fn put(&mut self, plan: &Plan, affinity: Duration) {
@@ -66,25 +78,16 @@ impl Place {
     /// By which target a client is served. Bytes go there and back, and the client has the VIP as its peer.
     fn meet(&self, client: &TcpStream) -> usize {
         assert_eq!(canonical(client.peer_addr().unwrap()), self.vip);
-        let local = canonical(client.local_addr().unwrap());
-        for _ in 0..5000 {
-            for (target, listener) in self.listeners.iter().enumerate() {
-                listener.set_nonblocking(true).unwrap();
-                let Ok((mut server, peer)) = listener.accept() else { continue };
-                assert_eq!(canonical(peer), local);
-                server.set_nonblocking(false).unwrap();
-                let mut client = client;
-                client.write_all(b"there").unwrap();
-                let mut got = [0; 5];
-                server.read_exact(&mut got).unwrap();
-                server.write_all(&got).unwrap();
-                client.read_exact(&mut got).unwrap();
-                assert_eq!(&got, b"there");
-                return target;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        panic!("no target has the connection")
+        let (target, mut server) = self.accepted.recv_timeout(HANG).expect("a target has it");
+        assert_eq!(canonical(server.peer_addr().unwrap()), canonical(client.local_addr().unwrap()));
+        let mut client = client;
+        client.write_all(b"there").unwrap();
+        let mut got = [0; 5];
+        server.read_exact(&mut got).unwrap();
+        server.write_all(&got).unwrap();
+        client.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"there");
+        target
     }
 
     fn spread(&self, connections: usize) -> BTreeMap<usize, usize> {
@@ -229,8 +232,8 @@ fn a_socket_that_is_bound_to_an_address_stays_and_one_that_is_connected_again_is
     assert_eq!(socket.peer_addr().unwrap(), place.vip);
     let server = UdpSocket::bind((place.ends[1], place.vip.port())).unwrap();
     socket.send(b"there").unwrap();
-    let (mut got, seen) = ([0; 9], Duration::from_secs(60));
-    server.set_read_timeout(Some(seen)).unwrap();
+    let mut got = [0; 9];
+    server.set_read_timeout(Some(HANG)).unwrap();
     assert_eq!(server.recv(&mut got).unwrap(), 5);
     // To the host itself: then that is the peer.
     let end = SocketAddr::new(place.ends[1], place.vip.port());
