@@ -228,9 +228,10 @@ impl Scene<'_> {
         let met: Vec<u64> = now.iter().zip(&before).map(|(now, before)| now - before).collect();
         ensure!(met.iter().any(|count| count.to_string() == KNOCKS), "no target was kept: {met:?}");
         ensure!(met[0] == 0, "the target is the first in turn: {met:?}");
-        let due: Vec<u64> = now.iter().map(|count| u64::from(*count > 0)).collect();
         await_true("the backup knows which clients meet which targets", || {
-            Ok(backup.counts("kept", "affinities")? == due)
+            let [known, due] = [backup, owner].map(|seat| seat.counts("kept", "affinities"));
+            let (known, due) = (known?, due?);
+            Ok(known == due && due.iter().sum::<u64>() == 2)
         })?;
         Ok(met)
     }
@@ -260,21 +261,21 @@ impl Scene<'_> {
         asks.finish(HANG).map(drop).context("datagrams")
     }
 
-    /// Connections of the target go on while it is drained.
+    /// A connection of the target goes on while it is drained, and the target is given no other.
     fn drain_beyond(&self) -> Result<()> {
-        let words = ["-c", "20", "-n", "60000", "-t", "set", "-q"];
-        let load = self.client_command(Transport::Tcp, VIP[0], &words)?;
-        let mut load = Dialogue::start(load)?;
-        load.hang_up();
-        let are_there = || Ok(self.target_status("four", "c")?["connections"].as_u64() > Some(3));
-        await_true("connections of c", are_there)?;
+        let seed = self.stage.house.seed.to_string();
+        let mut talk = self.near_script(&["large_values.py", VIP[0], PORT, &seed])?;
+        talk.await_line("compared", HANG).context("before the target is drained")?;
+        await_true("the connection of c is counted", || {
+            Ok(self.target_status("four", "c")?["connections"].as_u64() > Some(0))
+        })?;
         self.vip(&["resume", "four/a"])?;
         self.vip(&["drain", "four/c"])?;
         let given = self.target_status("four", "c")?["given"].clone();
         self.benchmark(Transport::Tcp, VIP[0], &["-c", "5", "-n", "50", "-k", "0"])?;
+        talk.finish(HANG).context("a connection of a drained target")?;
         let now = self.target_status("four", "c")?["given"].clone();
         ensure!(now == given, "a drained target was given connections");
-        load.finish(HANG).context("connections of a drained target")?;
         self.vip(&["resume", "four/c"])?;
         self.vip(&["drain", "four/a"]).map(drop)
     }

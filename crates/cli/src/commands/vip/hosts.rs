@@ -43,7 +43,7 @@ use self::copies::{Copies, ServiceKey};
 use self::link::{Interface, Neighbour, Own};
 use self::locality::Locality;
 use self::oversized::Teller;
-use self::ownership::{Ownership, boot_time};
+use self::ownership::{Ownership, boot_time, own_cpu_time};
 use self::store::Store;
 use self::tunnels::{Tunnels, Way};
 use super::daemon::{self, Direct};
@@ -912,9 +912,10 @@ impl Direct for Distributor {
             self.owned = boot_time();
         }
         if now >= self.count_due {
+            let before = own_cpu_time();
             self.count();
-            // A full table takes a while to read: that is to be a small part of the time.
-            self.count_due = now + COUNT_EVERY.max(now.elapsed() * 20);
+            // A full table takes a while to read: that is to be a small part of a CPU. How long this thread waited for one does not count.
+            self.count_due = now + COUNT_EVERY.max((own_cpu_time() - before) * 20);
         }
         let mut due = Vec::new();
         let listeners = locality::listeners(self.vips());

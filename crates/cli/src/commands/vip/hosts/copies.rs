@@ -6,8 +6,8 @@
 //! begins, when its client ends it, and every [`REPEAT`] beside, because a datagram may be lost, and a backup may be new. A
 //! backup forgets a flow of which it was told nothing for [`FORGET`].
 //!
-//! An affinity is copied when it begins, has another target, or has become longer by a part of its time ([`GROWTH`]): each
-//! connection of a client renews it.
+//! An affinity is copied when it begins, has another target, or a part of its time ([`PART`]) has passed since the last copy: that one
+//! may be lost too, and each connection of a client makes the affinity last longer.
 //!
 //! ```text
 //!     4 "SDV1"   1 kind   1 protocol   2 port of the service   8 number   16 from   16 to   8 instance of the owner
@@ -34,8 +34,8 @@ use super::store::Secret;
 const REPEAT: Duration = Duration::from_secs(30);
 /// For so long a backup keeps what is not repeated: two copies may be lost.
 pub(super) const FORGET: Duration = Duration::from_secs(100);
-/// Of an affinity's time, what it may be longer than backups know: a quarter.
-const GROWTH: u32 = 4;
+/// Of an affinity's time, what passes between two copies: a quarter.
+const PART: u32 = 4;
 /// Datagrams of one turn: as many as a socket has room for, whatever is in them.
 pub(super) const BATCH: usize = 48;
 
@@ -60,8 +60,8 @@ struct Told {
 }
 
 struct ToldClient {
+    at: Duration,
     route: u32,
-    until: Duration,
 }
 
 /// A client that meets a target again.
@@ -118,18 +118,18 @@ impl Copies {
         }
     }
 
-    /// These are the clients that meet a target again.
-    pub(super) fn follow_clients(&mut self, clients: &[Client]) {
+    /// These are the clients that meet a target again, now by `CLOCK_MONOTONIC`.
+    pub(super) fn follow_clients(&mut self, now: Duration, clients: &[Client]) {
         if self.backups.is_empty() {
             return;
         }
         let mut before = std::mem::take(&mut self.told_clients);
         for client in clients {
             let ends = (client.ip, client.service);
-            let told = before.remove(&ends).filter(|told| !told.is_outdated(client));
+            let told = before.remove(&ends).filter(|told| !told.is_outdated(now, client));
             let told = told.unwrap_or_else(|| {
                 self.due_clients.push_back(*client);
-                ToldClient { route: client.route, until: client.until }
+                ToldClient { at: now, route: client.route }
             });
             self.told_clients.insert(ends, told);
         }
@@ -175,9 +175,8 @@ fn batch<T, E>(
 }
 
 impl ToldClient {
-    fn is_outdated(&self, client: &Client) -> bool {
-        let growth = client.until.saturating_sub(self.until);
-        self.route != client.route || growth > client.time / GROWTH
+    fn is_outdated(&self, now: Duration, client: &Client) -> bool {
+        self.route != client.route || now.saturating_sub(self.at) >= client.time / PART
     }
 }
 
@@ -381,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn an_affinity_is_copied_when_it_begins_or_changes_or_has_grown() {
+    fn an_affinity_is_copied_when_it_begins_or_changes_and_now_and_then() {
         let mut copies = Copies::default();
         let client = |route: u32, until: u64| Client {
             ip: [10, 0, 0, 1].into(),
@@ -390,23 +389,24 @@ mod tests {
             until: Duration::from_secs(until),
             time: Duration::from_secs(40),
         };
-        copies.follow_clients(&[client(7, 100)]);
+        copies.follow_clients(Duration::ZERO, &[client(7, 100)]);
         assert_eq!(copies.take(Duration::ZERO), [], "there is no backup");
         copies.follow_backups(&[BACKUP]);
         let mut due = |now: u64, all: &[Client]| {
-            copies.follow_clients(all);
-            copies.take(Duration::from_secs(now))
+            let now = Duration::from_secs(now);
+            copies.follow_clients(now, all);
+            copies.take(now)
         };
         let told = |route: u32, lasts: u64| {
             let lasts = Duration::from_secs(lasts);
             [(route, Entries::Clients(vec![([10, 0, 0, 1].into(), lasts)]))]
         };
         assert_eq!(due(60, &[client(7, 100)]), told(7, 40));
-        assert_eq!(due(70, &[client(7, 110)]), [], "a quarter of its time");
-        assert_eq!(due(71, &[client(7, 111)]), told(7, 40));
+        assert_eq!(due(69, &[client(7, 109)]), [], "less than a quarter of its time");
+        assert_eq!(due(70, &[client(7, 100)]), told(7, 30), "the first copy may be lost");
         assert_eq!(due(72, &[client(8, 111)]), told(8, 39), "another target");
-        assert_eq!(due(90, &[]), []);
-        assert_eq!(due(91, &[client(8, 111)]), told(8, 20), "it was gone");
+        assert_eq!(due(73, &[]), []);
+        assert_eq!(due(74, &[client(8, 111)]), told(8, 37), "it was gone");
     }
 
     #[test]

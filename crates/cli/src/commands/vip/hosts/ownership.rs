@@ -437,6 +437,12 @@ pub(super) fn monotonic_time() -> Duration {
     Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32)
 }
 
+/// How long this thread was on a CPU.
+pub(super) fn own_cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
+}
+
 /// The clock that never jumps, and goes on in suspension.
 pub(super) fn boot_time() -> Duration {
     let now = clock_gettime(ClockId::Boottime);

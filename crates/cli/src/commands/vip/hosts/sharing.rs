@@ -97,7 +97,7 @@ impl Distributor {
                 clients.push(Client { ip, service: key, route, until, time });
             }
         }
-        self.copies.follow_clients(&clients);
+        self.copies.follow_clients(now, &clients);
     }
 
     /// Whether the owner tells of other flows, and not of this one any more.
