@@ -236,15 +236,18 @@ impl Scene<'_> {
         Ok(met)
     }
 
+    /// Large values went there and back by a VIP. They do once more at the end of the talk, over the same connection and a new one.
+    pub(super) fn large_talk(&self, vip: &str) -> Result<Dialogue> {
+        let seed = self.stage.house.seed.to_string();
+        let mut talk = self.near_script(&["large_values.py", vip, PORT, &seed])?;
+        talk.await_line("compared", HANG).with_context(|| vip.to_owned())?;
+        Ok(talk)
+    }
+
     /// Large values go there and back, and again over the same connections once the way is narrower.
     fn large_values(&self, router: &Namespace) -> Result<()> {
-        let seed = self.stage.house.seed.to_string();
-        let mut talks = Vec::new();
-        for vip in VIP {
-            let mut talk = self.near_script(&["large_values.py", vip, PORT, &seed])?;
-            talk.await_line("compared", HANG).with_context(|| vip.to_owned())?;
-            talks.push((vip, talk));
-        }
+        let talks = VIP.map(|vip| self.large_talk(vip).map(|talk| (vip, talk)));
+        let talks = talks.into_iter().collect::<Result<Vec<_>>>()?;
         for host in [router, &self.targets[C]] {
             host.ip(&["link", "set", FAR, "mtu", &NARROW.to_string()])?;
         }
@@ -263,9 +266,7 @@ impl Scene<'_> {
 
     /// A connection of the target goes on while it is drained, and the target is given no other.
     fn drain_beyond(&self) -> Result<()> {
-        let seed = self.stage.house.seed.to_string();
-        let mut talk = self.near_script(&["large_values.py", VIP[0], PORT, &seed])?;
-        talk.await_line("compared", HANG).context("before the target is drained")?;
+        let talk = self.large_talk(VIP[0])?;
         await_true("the connection of c is counted", || {
             Ok(self.target_status("four", "c")?["connections"].as_u64() > Some(0))
         })?;
