@@ -111,9 +111,16 @@ static struct worker start_worker(int stream, int fd, void (*work)(int control, 
     if (worker.outside == 0) {
         close(ways[0]);
         CHECK_EQ(unshare(CLONE_NEWPID), 0);
+        int begun[2];
+        CHECK_EQ(pipe2(begun, O_CLOEXEC), 0);
         pid_t inside = make_process();
         if (inside == 0) {
             CHECK_EQ(getpid(), 1);
+            /* What it says comes after its number. */
+            char nothing;
+            close(begun[1]);
+            CHECK_EQ(read(begun[0], &nothing, 1), 0);
+            close(begun[0]);
             work(ways[1], stream, fd);
             _exit(0);
         }
@@ -121,6 +128,7 @@ static struct worker start_worker(int stream, int fd, void (*work)(int control, 
         close(fd);
         CHECK_EQ(write(ways[1], &inside, sizeof inside), sizeof inside);
         close(ways[1]);
+        close(begun[1]);
         await_child(inside);
         _exit(0);
     }
