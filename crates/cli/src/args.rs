@@ -42,8 +42,9 @@ pub(crate) use target::Target;
 pub(crate) use top::{SortColumn, TopArgs};
 
 pub(crate) use filter::{
-    FilterAddArgs, FilterApplyArgs, FilterArgs, FilterCheckArgs, FilterCommand, FilterImportArgs,
-    FilterResolveArgs, FilterShowArgs, FilterTestArgs, FilterWatchArgs, ListArgs,
+    FilterAddArgs, FilterApplyArgs, FilterArgs, FilterCheckArgs, FilterCommand,
+    FilterEndDeniedArgs, FilterImportArgs, FilterResolveArgs, FilterShowArgs, FilterTestArgs,
+    FilterWatchArgs, ListArgs,
 };
 
 pub(crate) use distributor::{DistributorArgs, DistributorCommand, DistributorTargetArgs};

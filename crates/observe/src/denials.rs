@@ -16,6 +16,11 @@
 //! very socket would meet, in whatever network namespace and control group it is. A program may lie in its
 //! state: what it says is believed only of a socket that it has, and the other end is the one that this socket has.
 //!
+//! A program may hold the lock of its socket: a `send` does, as long as the kernel waits for the memory that is sent. The kernel answers nothing
+//! about the socket then, and the thread that asks cannot be ended. So who comes here is told of each process before it is
+//! asked, has a process of its own do all this, and begins anew without the process that does not answer: its ends are
+//! denied, since nothing says that they are permitted ([`Held`]).
+//!
 //! What an end does then stands in `socket::connection::denial`. A program that does not obey, because it is no
 //! Sidestep that we know, keeps its memory and cannot be made to give it up; but its peer lets go.
 
@@ -31,7 +36,7 @@ use sidestep_device::mirror::{Mirror, NotRead};
 use sidestep_device::state::{self, Slot, State, mode};
 use sidestep_device::sys;
 use std::collections::{BTreeSet, HashMap};
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -49,16 +54,39 @@ pub struct Denied {
     pub curtailed: Vec<u32>,
 }
 
+/// Whose sockets are not asked, because one has held the lock of a socket. Their connections end.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// Processes.
+    pub processes: Vec<u32>,
+    /// Users, with all their processes.
+    pub users: Vec<u32>,
+}
+
+impl Held {
+    fn has(&self, pid: u32, user: u32) -> bool {
+        self.processes.contains(&pid) || self.users.contains(&user)
+    }
+}
+
 /// Ends the connections in shared memory that are denied. `is_denied`: what the filter says of the connection
-/// of a socket whose packets take the interface of this index (0: not known).
+/// of a socket whose packets take the interface of this index (0: not known). `goes_to` hears which process is asked next, or woken: it
+/// may never answer.
 ///
 /// # Errors
 /// `/proc` cannot be listed, or there is no address space.
-pub fn end_denied(is_denied: impl Fn(BorrowedFd<'_>, u32) -> bool) -> io::Result<Denied> {
+pub fn end_denied(
+    held: &Held,
+    is_denied: impl Fn(BorrowedFd<'_>, u32) -> bool,
+    goes_to: impl Fn(u32),
+) -> io::Result<Denied> {
     let mut walk = Walk {
+        held,
         is_denied,
+        goes_to,
         states: Vec::new(),
         ends: Vec::new(),
+        unasked: Vec::new(),
         namespaces: HashMap::new(),
         outcome: Denied::default(),
         allowances: Allowances::new(sys::effective_uid()),
@@ -77,10 +105,13 @@ type Namespace = (u64, u64);
 /// The two addresses of an end, its own first.
 type Addresses = [SocketAddr; 2];
 
-struct Walk<F> {
+struct Walk<'a, F, G> {
+    held: &'a Held,
     is_denied: F,
+    goes_to: G,
     states: Vec<Known>,
     ends: Vec<End>,
+    unasked: Vec<Unasked>,
     namespaces: HashMap<Namespace, u32>,
     outcome: Denied,
     allowances: Allowances,
@@ -103,17 +134,25 @@ struct Place {
     interface: u32,
 }
 
+/// A process that is not asked, and the states that it has, by their numbers.
+struct Unasked {
+    pid: u32,
+    namespace: Namespace,
+    states: Vec<usize>,
+}
+
 /// An end of a connection.
 struct End {
     place: Place,
     pid: u32,
-    descriptor: i32,
+    /// `None`: its process was not asked.
+    descriptor: Option<i32>,
     namespace: Namespace,
     addresses: Addresses,
     is_denied: bool,
 }
 
-impl<F: Fn(BorrowedFd<'_>, u32) -> bool> Walk<F> {
+impl<F: Fn(BorrowedFd<'_>, u32) -> bool, G: Fn(u32)> Walk<'_, F, G> {
     fn visit(&mut self, pid: u32) -> io::Result<()> {
         let states = self.states_of(pid)?;
         if states.is_empty() {
@@ -122,6 +161,11 @@ impl<F: Fn(BorrowedFd<'_>, u32) -> bool> Walk<F> {
         let namespace = fs::metadata(format!("/proc/{pid}/ns/net"))?;
         let namespace = (namespace.dev(), namespace.ino());
         self.namespaces.entry(namespace).or_insert(pid);
+        if self.held.has(pid, process::user(pid)?) {
+            self.unasked.push(Unasked { pid, namespace, states });
+            return Ok(());
+        }
+        (self.goes_to)(pid);
         let process = open(pid)?;
         for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
             let allowance = self.allowances.of(process::user(pid)?);
@@ -138,9 +182,27 @@ impl<F: Fn(BorrowedFd<'_>, u32) -> bool> Walk<F> {
                 states.iter().find_map(|&it| self.states[it].connections.remove(&addresses));
             let Some(place) = place else { continue };
             let is_denied = (self.is_denied)(socket.as_fd(), place.interface);
+            let descriptor = Some(descriptor);
             self.ends.push(End { place, pid, descriptor, namespace, addresses, is_denied });
         }
         Ok(())
+    }
+
+    /// What processes have that are not asked, and no other has whose socket was met.
+    fn deny_unasked(&mut self) {
+        for Unasked { pid, namespace, states } in std::mem::take(&mut self.unasked) {
+            for number in states {
+                let left = self.states[number].connections.drain();
+                self.ends.extend(left.map(|(addresses, place)| End {
+                    place,
+                    pid,
+                    descriptor: None,
+                    namespace,
+                    addresses,
+                    is_denied: true,
+                }));
+            }
+        }
     }
 
     /// The states that a process holds, by their numbers; those that are not held yet are read.
@@ -148,7 +210,7 @@ impl<F: Fn(BorrowedFd<'_>, u32) -> bool> Walk<F> {
         let allowance = self.allowances.of(process::user(pid)?);
         let mut numbers = Vec::new();
         for path in state_file::paths_of(pid, allowance)? {
-            let Some(source) = StateFile::open(&path, Access::Write)? else { continue };
+            let Some(source) = StateFile::open(&path, Access::Read)? else { continue };
             let known = self.states.iter().position(|known| known.source.id == source.id);
             let number = known.unwrap_or(self.states.len());
             if known.is_none() {
@@ -173,14 +235,19 @@ impl<F: Fn(BorrowedFd<'_>, u32) -> bool> Walk<F> {
     /// All are told before any is woken: the end of one TCP socket is seen at the other, which would take it for
     /// an end in order if it had not been told.
     fn end(mut self) -> Denied {
+        self.deny_unasked();
         let told: Vec<&End> = self
             .with_other_ends()
             .into_iter()
             .map(|number| &self.ends[number])
             .filter(|end| self.tell(end).unwrap_or(false))
             .collect();
-        // One that cannot be woken has ended.
-        told.iter().for_each(|end| _ = end.wake());
+        for end in &told {
+            let Some(descriptor) = end.descriptor else { continue };
+            (self.goes_to)(end.pid);
+            // One that cannot be woken has ended.
+            _ = end.wake(descriptor);
+        }
         let connections: BTreeSet<Addresses> = told
             .iter()
             .map(|end| end.addresses)
@@ -203,6 +270,10 @@ impl<F: Fn(BorrowedFd<'_>, u32) -> bool> Walk<F> {
         let mut all = BTreeSet::new();
         for (number, end) in self.ends.iter().enumerate().filter(|(_, end)| end.is_denied) {
             all.insert(number);
+            // Of one that was not asked only the state says the addresses, and they may be those of others.
+            if end.descriptor.is_none() {
+                continue;
+            }
             let [local, peer] = end.addresses;
             let others = by_addresses.get(&[peer, local]).map_or(&[][..], Vec::as_slice);
             let near = others.iter().find(|&&it| self.ends[it].namespace == end.namespace);
@@ -215,6 +286,11 @@ impl<F: Fn(BorrowedFd<'_>, u32) -> bool> Walk<F> {
     /// Tells an end that it is denied. False: it is not in shared memory, or not any more.
     fn tell(&self, end: &End) -> io::Result<bool> {
         let file = &self.states[end.place.state].source.file;
+        // Open for writing for this moment only: a process that is left behind is no holder.
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
         let state =
             state::visit(file.as_raw_fd()).map_err(|it| io::Error::from_raw_os_error(it.0))?;
         Ok(deny(state.slot(end.place.slot), end.place.generation))
@@ -223,10 +299,10 @@ impl<F: Fn(BorrowedFd<'_>, u32) -> bool> Walk<F> {
 
 impl End {
     /// Shuts its TCP socket down, on which a thread of it may sleep.
-    fn wake(&self) -> io::Result<()> {
+    fn wake(&self, descriptor: i32) -> io::Result<()> {
         let process = open(self.pid)?;
         // The number may be another file's by now.
-        let socket = take(process.as_fd(), self.descriptor);
+        let socket = take(process.as_fd(), descriptor);
         if let Some((socket, _)) = socket.filter(|(_, addresses)| *addresses == self.addresses) {
             net::shutdown(&socket, Shutdown::Both)?;
         }
@@ -293,6 +369,7 @@ fn take(process: BorrowedFd<'_>, descriptor: i32) -> Option<(OwnedFd, Addresses)
 mod tests {
     use super::*;
     use crate::fixture::{Maker, alone, set, set8};
+    use std::cell::RefCell;
     use std::io::Read;
     use std::net::{IpAddr, TcpListener, TcpStream};
 
@@ -329,11 +406,11 @@ mod tests {
         /// Ends what the client's end is denied.
         fn deny_client(&self) -> Denied {
             let client = self.sockets[0].local_addr().unwrap();
-            end_denied(|socket, interface| {
+            let is_client = |socket: BorrowedFd<'_>, interface| {
                 let local = net::getsockname(socket).unwrap();
                 interface == 1 && SocketAddr::try_from(local).unwrap() == client
-            })
-            .unwrap()
+            };
+            end_denied(&Held::default(), is_client, |_| {}).unwrap()
         }
 
         fn is_open(&self) -> bool {
@@ -367,6 +444,76 @@ mod tests {
         pair.slots().iter().for_each(|slot| set(&slot.mode, mode::NEGOTIATING));
         assert_eq!(pair.deny_client().connections, 0);
         assert_eq!((denied(pair.slots()), pair.is_open()), ([true, true], true));
+    }
+
+    #[test]
+    fn who_holds_the_locks_of_sockets_is_denied_unasked() {
+        let _alone = alone();
+        let (pair, own) = (Pair::new(), sys::pid());
+        // No user: the processes of other tests may be this one's.
+        let held = Held { processes: vec![own], users: Vec::new() };
+        let goes_to = |pid| assert_ne!(pid, own, "it is asked or woken");
+        let outcome = end_denied(&held, |_, _| false, goes_to).unwrap();
+        assert_eq!(outcome.connections, 1);
+        assert_eq!((denied(pair.slots()), pair.is_open()), ([true, true], true));
+    }
+
+    #[test]
+    fn a_process_or_all_of_a_user_are_held() {
+        let held = Held { processes: vec![7], users: vec![1000] };
+        let has = [(7, 0), (8, 1000), (8, 0)].map(|(pid, user)| held.has(pid, user));
+        assert_eq!(has, [true, true, false]);
+    }
+
+    #[test]
+    fn who_is_not_asked_cannot_have_a_stranger_denied() {
+        let addresses: Addresses = ["10.0.0.1:1", "10.0.0.2:2"].map(|it| it.parse().unwrap());
+        let unasked = End {
+            place: Place { state: 0, slot: 3, generation: 7, interface: 1 },
+            pid: 1,
+            descriptor: None,
+            namespace: (0, 0),
+            addresses,
+            is_denied: true,
+        };
+        let asked = End {
+            pid: 2,
+            descriptor: Some(0),
+            addresses: [addresses[1], addresses[0]],
+            is_denied: false,
+            ..unasked
+        };
+        let held = Held::default();
+        let walk = Walk {
+            held: &held,
+            is_denied: |_: BorrowedFd<'_>, _| false,
+            goes_to: |_| {},
+            states: Vec::new(),
+            ends: vec![unasked, asked],
+            unasked: Vec::new(),
+            namespaces: HashMap::new(),
+            outcome: Denied::default(),
+            allowances: Allowances::new(sys::effective_uid()),
+            mirror: state_file::mirror().unwrap(),
+        };
+        assert_eq!(walk.with_other_ends(), BTreeSet::from([0]));
+    }
+
+    #[test]
+    fn a_process_is_named_before_it_is_asked_and_before_it_is_woken() {
+        let _alone = alone();
+        let (pair, named) = (Pair::new(), RefCell::new(Vec::new()));
+        let ends = pair.sockets.each_ref().map(|socket| socket.local_addr().unwrap());
+        let is_denied = |socket: BorrowedFd<'_>, _| {
+            let is_ours = |local: SocketAddr| ends.contains(&local);
+            let is_ours =
+                SocketAddr::try_from(net::getsockname(socket).unwrap()).is_ok_and(is_ours);
+            assert!(!is_ours || named.borrow().last() == Some(&sys::pid()));
+            is_ours
+        };
+        end_denied(&Held::default(), is_denied, |pid| named.borrow_mut().push(pid)).unwrap();
+        let own = named.borrow().iter().filter(|pid| **pid == sys::pid()).count();
+        assert_eq!((own, pair.is_open()), (3, false), "once for its sockets, once for each end");
     }
 
     #[test]

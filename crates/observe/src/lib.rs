@@ -53,7 +53,7 @@ mod survey;
 mod tap;
 mod watch;
 
-pub use denials::{Denied, end_denied};
+pub use denials::{Denied, Held, end_denied};
 pub use glances::Glances;
 pub use holds::{Reached, Whose, hold, release};
 pub use host::state_file::StateId;

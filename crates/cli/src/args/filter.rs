@@ -43,6 +43,21 @@ pub(crate) enum FilterCommand {
     Import(FilterImportArgs),
     /// Take the filter away: every packet passes
     Remove,
+    /// Reset connections in shared memory that are denied; the commands that change rules start it
+    #[command(hide = true)]
+    EndDenied(FilterEndDeniedArgs),
+}
+
+/// The arguments of `sidestep filter end-denied`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct FilterEndDeniedArgs {
+    /// A process whose sockets are not asked
+    #[arg(long, value_name = "PID")]
+    pub(crate) process: Vec<u32>,
+
+    /// A user whose processes' sockets are not asked
+    #[arg(long, value_name = "UID")]
+    pub(crate) user: Vec<u32>,
 }
 
 /// The arguments of `sidestep filter check` and `sidestep filter diff`.

@@ -4,7 +4,7 @@
 //! * [`source`]: lists in files, and what they come to on this machine.
 //! * [`in_force`]: the filter that the kernel has, and the list that it was made of.
 //! * [`links`]: rules that follow from the gateway's links.
-//! * [`moved`]: connections without packets, which are reset when they are denied.
+//! * [`moved`]: connections without packets, which are reset when they are denied, by a process of its own.
 //! * [`control_groups`]: their names, for the log.
 //! * [`groups`]: what the control groups in rules are here.
 //! * [`add`], [`apply`], [`resolve`], [`check`], [`show`], [`watch`], [`mod@test`], [`diff`], [`import`]: the commands.
@@ -48,6 +48,9 @@ pub(crate) fn execute(args: &FilterArgs) -> i32 {
         FilterCommand::Diff(args) => ("diff", diff::execute(args)),
         FilterCommand::Import(args) => ("import", import::execute(args)),
         FilterCommand::Remove => ("remove", remove()),
+        FilterCommand::EndDenied(args) => {
+            ("end-denied", moved::apart::execute(args).map_err(FilterError::Output))
+        }
     };
     match done {
         Ok(()) => 0,

@@ -2,18 +2,20 @@
 //!
 //! A packet meets new rules by itself; these connections have none. So the command that has put rules into force
 //! looks at all of them, at once and once: those within the host itself
-//! ([`sidestep_observe::end_denied`]), those to other hosts by the gateway of each network namespace. There is no
+//! ([`apart`], by [`sidestep_observe::end_denied`]), those to other hosts by the gateway of each network namespace. There is no
 //! process that watches, and so none that could be late, or gone.
+
+pub(super) mod apart;
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::json;
-use sidestep_observe::Denied;
+use sidestep_observe::{Denied, Held};
 
 use crate::output;
 
@@ -26,18 +28,14 @@ pub(super) struct Reset {
 
 /// Resets what is denied, and complains of what could not be looked at.
 pub(super) fn reset_denied() -> Reset {
-    let is_denied = |socket: BorrowedFd<'_>, interface| {
-        // A socket that cannot be asked has ended.
-        sidestep_bpf::is_denied(socket, interface).unwrap_or(false)
-    };
-    let denied = match sidestep_observe::end_denied(is_denied) {
-        Ok(denied) => denied,
+    let (denied, held) = match apart::end_denied() {
+        Ok(ended) => ended,
         Err(error) => {
             complain(&format!("cannot look at connections in shared memory: {error}"));
             return Reset::default();
         }
     };
-    for complaint in complaints(&denied) {
+    for complaint in complaints(&denied, &held) {
         complain(&complaint);
     }
     // Where no program is, a gateway has links still, which new rules hold for.
@@ -59,12 +57,20 @@ fn complain(what: &str) {
     output::complain("filter", format_args!("{what}"));
 }
 
-fn complaints(denied: &Denied) -> impl Iterator<Item = String> {
+fn complaints(denied: &Denied, held: &Held) -> impl Iterator<Item = String> {
     let pids = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     let told = |of: &[u32], what: &str| (!of.is_empty()).then(|| format!("{what} {}", pids(of)));
     [
         told(&denied.incompatible, "of another version, whose connections go on, are processes"),
         told(&denied.curtailed, "not all connections were looked at, of users"),
+        told(
+            &held.processes,
+            "all connections were reset, because a socket could not be asked, of processes",
+        ),
+        told(
+            &held.users,
+            "all connections were reset, because a socket could not be asked, of users",
+        ),
     ]
     .into_iter()
     .flatten()
@@ -136,8 +142,15 @@ mod tests {
     #[test]
     fn what_was_not_looked_at_is_named() {
         let denied = Denied { incompatible: vec![7, 9], ..Denied::default() };
-        let told: Vec<String> = complaints(&denied).collect();
-        assert_eq!(told, ["of another version, whose connections go on, are processes 7, 9"]);
+        let held = Held { processes: Vec::new(), users: vec![1000] };
+        let told: Vec<String> = complaints(&denied, &held).collect();
+        assert_eq!(
+            told,
+            [
+                "of another version, whose connections go on, are processes 7, 9",
+                "all connections were reset, because a socket could not be asked, of users 1000"
+            ]
+        );
     }
 
     #[test]
