@@ -64,6 +64,16 @@ pub struct Held {
 }
 
 impl Held {
+    /// Has a process not asked that has not answered, with all others of its user: it would be waited for once for each. Not so those
+    /// of root, which is no attacker.
+    pub fn add(&mut self, pid: u32) {
+        match process::user(pid) {
+            // One that has ended is in nobody's way.
+            Ok(0) | Err(_) => self.processes.push(pid),
+            Ok(user) => self.users.push(user),
+        }
+    }
+
     fn has(&self, pid: u32, user: u32) -> bool {
         self.processes.contains(&pid) || self.users.contains(&user)
     }
@@ -463,6 +473,13 @@ mod tests {
         let held = Held { processes: vec![7], users: vec![1000] };
         let has = [(7, 0), (8, 1000), (8, 0)].map(|(pid, user)| held.has(pid, user));
         assert_eq!(has, [true, true, false]);
+    }
+
+    #[test]
+    fn a_process_of_root_is_held_alone() {
+        let mut held = Held::default();
+        held.add(1);
+        assert_eq!(held, Held { processes: vec![1], users: vec![] });
     }
 
     #[test]

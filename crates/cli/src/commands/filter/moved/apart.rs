@@ -9,13 +9,10 @@
 //! ```
 //!
 //! One that is silent for [`PATIENCE`] is left behind, for as long as the program it has named likes, and another one looks
-//! without that program: see [`Held`]. A user whose program was once in the way is not waited for again; a program of root is no
-//! attacker, and not asking the others would end what nothing is wrong with.
+//! without that program: see [`Held`].
 
-use std::fs;
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::MetadataExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
@@ -62,18 +59,8 @@ pub(super) fn end_denied() -> io::Result<(Denied, Held)> {
     loop {
         match Look::begin(&held)?.outcome(PATIENCE)? {
             Outcome::Ended(denied) => return Ok((denied, held)),
-            Outcome::HeldBy(pid) => hold(&mut held, pid),
+            Outcome::HeldBy(pid) => held.add(pid),
         }
-    }
-}
-
-/// Has a program, or all of its user, not asked.
-fn hold(held: &mut Held, pid: u32) {
-    // One that has ended is nobody's, and in nobody's way.
-    let user = fs::metadata(format!("/proc/{pid}")).map_or(0, |it| it.uid());
-    match user {
-        0 => held.processes.push(pid),
-        user => held.users.push(user),
     }
 }
 
@@ -203,7 +190,7 @@ mod tests {
 
     #[test]
     fn one_that_is_silent_is_left_behind_with_the_program_it_went_to() {
-        let silent = look(r#"echo '{"GoesTo":7}'; echo '{"GoesTo":8}'; exec sleep 1000"#);
+        let silent = look(r#"echo '{"GoesTo":8}'; exec sleep 1000"#);
         let outcome = silent.outcome(Duration::from_millis(300));
         assert!(matches!(outcome, Ok(Outcome::HeldBy(8))));
     }
@@ -219,12 +206,5 @@ mod tests {
     fn one_that_dies_is_an_error() {
         let outcome = look("kill -9 $$").outcome(PATIENCE);
         assert!(outcome.is_err_and(|error| error.to_string().contains("has ended: signal: 9")));
-    }
-
-    #[test]
-    fn a_program_of_root_is_held_alone() {
-        let mut held = Held::default();
-        hold(&mut held, 1);
-        assert_eq!(held, Held { processes: vec![1], users: vec![] });
     }
 }
