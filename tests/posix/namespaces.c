@@ -116,7 +116,7 @@ static struct worker start_worker(int stream, int fd, void (*work)(int control, 
         pid_t inside = make_process();
         if (inside == 0) {
             CHECK_EQ(getpid(), 1);
-            /* What it says comes after its number. */
+            /* The worker speaks after its number was told. */
             char nothing;
             close(begun[1]);
             CHECK_EQ(read(begun[0], &nothing, 1), 0);

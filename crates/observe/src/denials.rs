@@ -17,8 +17,8 @@
 //! state: what it says is believed only of a socket that it has, and the other end is the one that this socket has.
 //!
 //! A program may hold the lock of its socket: a `send` does, as long as the kernel waits for the memory that is sent. The kernel answers nothing
-//! about the socket then, and the thread that asks cannot be ended. So who comes here is told of each process before it is
-//! asked, has a process of its own do all this, and begins anew without the process that does not answer: its ends are
+//! about the socket then, and the thread that asks cannot be ended. So the caller hears of each process before that process is
+//! asked, has a process of its own do all this, and begins anew without a process that does not answer: the ends of that process are
 //! denied, since nothing says that they are permitted ([`Held`]).
 //!
 //! What an end does then stands in `socket::connection::denial`. A program that does not obey, because it is no
@@ -54,7 +54,7 @@ pub struct Denied {
     pub curtailed: Vec<u32>,
 }
 
-/// Whose sockets are not asked, because one has held the lock of a socket. Their connections end.
+/// Programs whose sockets are not asked, because a program has held the lock of a socket. Their connections end.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Held {
     /// Processes.
@@ -64,11 +64,11 @@ pub struct Held {
 }
 
 impl Held {
-    /// Has a process not asked that has not answered, with all others of its user: it would be waited for once for each. Not so those
-    /// of root, which is no attacker.
+    /// Adds a process that has not answered, and all others of its user: each of them could make the caller wait again. Root is no
+    /// attacker, so a process of root is added alone.
     pub fn add(&mut self, pid: u32) {
         match process::user(pid) {
-            // One that has ended is in nobody's way.
+            // A process that has ended keeps no command waiting.
             Ok(0) | Err(_) => self.processes.push(pid),
             Ok(user) => self.users.push(user),
         }
@@ -80,8 +80,8 @@ impl Held {
 }
 
 /// Ends the connections in shared memory that are denied. `is_denied`: what the filter says of the connection
-/// of a socket whose packets take the interface of this index (0: not known). `goes_to` hears which process is asked next, or woken: it
-/// may never answer.
+/// of a socket whose packets take the interface of this index (0: not known). `goes_to` hears which process is asked next, or woken:
+/// that process may never answer.
 ///
 /// # Errors
 /// `/proc` cannot be listed, or there is no address space.
@@ -198,7 +198,7 @@ impl<F: Fn(BorrowedFd<'_>, u32) -> bool, G: Fn(u32)> Walk<'_, F, G> {
         Ok(())
     }
 
-    /// What processes have that are not asked, and no other has whose socket was met.
+    /// Adds the ends of processes that are not asked, but for those whose socket was met in another process.
     fn deny_unasked(&mut self) {
         for Unasked { pid, namespace, states } in std::mem::take(&mut self.unasked) {
             for number in states {
@@ -280,7 +280,7 @@ impl<F: Fn(BorrowedFd<'_>, u32) -> bool, G: Fn(u32)> Walk<'_, F, G> {
         let mut all = BTreeSet::new();
         for (number, end) in self.ends.iter().enumerate().filter(|(_, end)| end.is_denied) {
             all.insert(number);
-            // Of one that was not asked only the state says the addresses, and they may be those of others.
+            // The addresses of an end that was not asked are the word of its state, and may be those of others.
             if end.descriptor.is_none() {
                 continue;
             }

@@ -1,15 +1,15 @@
 //! Connections in shared memory are looked at by a process of its own.
 //!
-//! A program may hold the lock of its socket for as long as it likes. What asks the kernel about that socket then
-//! sleeps as long, and no signal ends it. So a second process looks, which names each program before it asks it:
+//! A program may hold the lock of its socket for as long as it likes. A thread that asks the kernel about that socket
+//! sleeps as long, and no signal ends it. So a second process looks, and names each program before it asks it:
 //!
 //! ```text
 //!   sidestep filter apply ──starts──> sidestep filter end-denied
 //!                         <──line by line── {"GoesTo":4711} {"GoesTo":4712} … {"Ended":{…}}
 //! ```
 //!
-//! One that is silent for [`PATIENCE`] is left behind, for as long as the program it has named likes, and another one looks
-//! without that program: see [`Held`].
+//! A second process that is silent for [`PATIENCE`] is left behind, for as long as the program it has named likes, and a third
+//! looks without that program: see [`Held`].
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::os::fd::BorrowedFd;
@@ -30,13 +30,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, Serialize, Deserialize)]
 enum Line {
     GoesTo(u32),
-    Ended(Ended),
+    Ended(#[serde(with = "Told")] Denied),
     Failed(String),
 }
 
-/// [`Denied`], from process to process.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Ended {
+/// What is told of [`Denied`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Denied")]
+struct Told {
     connections: usize,
     namespaces: Vec<u32>,
     incompatible: Vec<u32>,
@@ -50,7 +51,7 @@ enum Outcome {
     HeldBy(u32),
 }
 
-/// Ends what is denied. Returns also whose sockets were not asked.
+/// Ends the connections that are denied. Returns also the programs whose sockets were not asked.
 ///
 /// # Errors
 /// The look could not be taken.
@@ -74,12 +75,10 @@ pub(in crate::commands::filter) fn execute(args: &FilterEndDeniedArgs) -> io::Re
         // A socket that cannot be asked has ended.
         sidestep_bpf::is_denied(socket, interface).unwrap_or(false)
     };
-    // Without one to read it nothing is lost but the time.
+    // If the command has gone, the look goes on without a reader.
     let goes_to = |pid| _ = say(&Line::GoesTo(pid));
     say(&match sidestep_observe::end_denied(&held, is_denied, goes_to) {
-        Ok(Denied { connections, namespaces, incompatible, curtailed }) => {
-            Line::Ended(Ended { connections, namespaces, incompatible, curtailed })
-        }
+        Ok(denied) => Line::Ended(denied),
         Err(error) => Line::Failed(error.to_string()),
     })
 }
@@ -126,15 +125,9 @@ impl Look {
         loop {
             match self.lines.recv_timeout(patience) {
                 Ok(Ok(Line::GoesTo(pid))) => at = Some(pid),
-                Ok(Ok(Line::Ended(ended))) => {
+                Ok(Ok(Line::Ended(denied))) => {
                     self.process.wait()?;
-                    let Ended { connections, namespaces, incompatible, curtailed } = ended;
-                    return Ok(Outcome::Ended(Denied {
-                        connections,
-                        namespaces,
-                        incompatible,
-                        curtailed,
-                    }));
+                    return Ok(Outcome::Ended(denied));
                 }
                 Ok(Ok(Line::Failed(error))) => return Err(io::Error::other(error)),
                 Ok(Err(error)) => return Err(error),
