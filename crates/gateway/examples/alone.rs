@@ -69,13 +69,12 @@ fn main() {
         }
         None => open(settings),
     };
-    let mut gateway = opened.unwrap_or_else(|error| panic!("{error}"));
+    let gateway = opened.unwrap_or_else(|error| panic!("{error}"));
     gateway.adapters().iter().for_each(|adapter| eprintln!("{adapter}"));
     println!("ready");
     let pulse = Watchdog::default().pulse();
-    let left = gateway.run(io::stdin().as_fd(), pulse, &mut |_| {});
-    let left = left.expect("the kernel lets it wait");
-    drop(gateway);
+    let stop = io::stdin().as_fd().try_clone_to_owned().expect("standard input");
+    let left = gateway.run(stop, pulse, |_| {}).expect("the kernel lets it wait");
     if let (Some(path), Some(left)) = (store, left) {
         let keeper = UnixStream::connect(path).expect("the place where it is kept");
         rights::send(&keeper, left.as_fd()).expect("it is taken");

@@ -31,6 +31,7 @@ use sidestep_wire::rule_name::RuleName;
 use crate::foreign::{Foreign, RIGHTS_MAX, admit_rights, refuse_rights};
 use crate::limits::{AT_ONCE, BACKLOG, LINES_MAX, LINES_OF_USER_MAX};
 use crate::poller::{Poller, Source};
+use crate::protection::Ends;
 use crate::spare::Spare;
 use crate::status::{Status, say};
 
@@ -335,14 +336,20 @@ impl Offer {
         Ok(Self { side, port, rmbe, rule: None, resolved: None, connection, uid })
     }
 
+    /// What the kernel says of N. It waits for the lock of the socket, which its program may have.
+    pub(crate) fn look(&self) -> Ends {
+        // It is the program's, which has it on H; here it would only hold up who closes N.
+        let _ = sockopt::set_socket_linger(&self.connection, None);
+        Ends::of(&self.connection, self.uid)
+    }
+
     /// As it was handed over.
     pub(crate) const fn hand_over(&self) -> HandOver {
         HandOver { side: self.side, port: self.port, rmbe: self.rmbe }
     }
 }
 
-/// A descriptor as a TCP connection, if it is one. Its `SO_LINGER` is the program's, which has it on
-/// H; here it would only hold up who closes it.
+/// A descriptor as a TCP connection, if it is one, by what is asked without the socket's lock: its program may have that.
 fn connection(descriptor: Foreign) -> io::Result<Foreign<TcpStream>> {
     let family = sockopt::socket_domain(&descriptor)?;
     let is_tcp = matches!(family, AddressFamily::INET | AddressFamily::INET6)
@@ -351,8 +358,5 @@ fn connection(descriptor: Foreign) -> io::Result<Foreign<TcpStream>> {
     if !is_tcp {
         return Err(io::Error::other("the descriptor is no TCP socket"));
     }
-    sockopt::set_socket_linger(&descriptor, None)?;
-    let connection = descriptor.map(TcpStream::from);
-    connection.peer_addr()?;
-    Ok(connection)
+    Ok(descriptor.map(TcpStream::from))
 }

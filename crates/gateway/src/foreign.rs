@@ -76,6 +76,19 @@ impl<T: Into<OwnedFd>> Foreign<T> {
     }
 }
 
+impl<T: Into<OwnedFd> + Send + 'static> Foreign<T> {
+    /// Closes it after a last call on it, which may sleep as the close may.
+    pub fn close_after(mut self, last: impl FnOnce(&T) + Send + 'static) {
+        if let Some(it) = self.it.take() {
+            let close = move || {
+                last(&it);
+                drop(it.into());
+            };
+            have_closed(self.uid, Box::new(close));
+        }
+    }
+}
+
 impl Foreign {
     /// Whether so much of this user's waits to be closed that no more is to be taken.
     #[must_use]
@@ -103,7 +116,8 @@ impl<T: Into<OwnedFd> + AsFd> AsFd for Foreign<T> {
 impl<T: Into<OwnedFd>> Drop for Foreign<T> {
     fn drop(&mut self) {
         if let Some(it) = self.it.take() {
-            close(self.uid, it.into());
+            let it = it.into();
+            have_closed(self.uid, Box::new(move || drop(it)));
         }
     }
 }
@@ -119,9 +133,12 @@ pub fn admit_rights(socket: &impl AsFd) {
     let _ = PassRights.set(socket, &true);
 }
 
+/// Closes something.
+type Close = Box<dyn FnOnce() + Send>;
+
 /// A thread that closes.
 struct Closer {
-    work: Sender<OwnedFd>,
+    work: Sender<Close>,
     waiting: Arc<AtomicUsize>,
 }
 
@@ -131,27 +148,27 @@ fn closers() -> std::sync::MutexGuard<'static, HashMap<u32, Closer>> {
     CLOSERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets the thread of this user close a descriptor.
-fn close(uid: u32, descriptor: OwnedFd) {
+/// Lets the thread of this user close something.
+fn have_closed(uid: u32, close: Close) {
     let mut closers = closers();
     let has_room = closers.contains_key(&uid) || closers.len() < CLOSERS_MAX;
     let owner = if has_room { uid } else { OTHERS };
     let closer = closers.entry(owner).or_insert_with(|| Closer::start(owner));
     closer.waiting.fetch_add(1, Ordering::Relaxed);
     // The thread leaves its place before it ends. If none could be started, this one has to close.
-    let _ = closer.work.send(descriptor);
+    let _ = closer.work.send(close);
 }
 
 impl Closer {
     fn start(owner: u32) -> Self {
-        let (work, descriptors) = mpsc::channel::<OwnedFd>();
+        let (work, closes) = mpsc::channel::<Close>();
         let waiting = Arc::new(AtomicUsize::new(0));
         let left = Arc::clone(&waiting);
         let close_all = move || {
             loop {
-                match descriptors.recv_timeout(IDLE) {
-                    Ok(descriptor) => {
-                        drop(descriptor);
+                match closes.recv_timeout(IDLE) {
+                    Ok(close) => {
+                        close();
                         left.fetch_sub(1, Ordering::Relaxed);
                     }
                     Err(RecvTimeoutError::Disconnected) => return,

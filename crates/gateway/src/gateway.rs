@@ -1,16 +1,11 @@
-//! The gateway's one thread: what has happened, what is to be done, sleep.
-//!
-//! ```text
-//!   sleep ──> adapters receive ──> the host's events ──> sessions advance ──> adapters send ──┐
-//!     └────────────────────────────── nothing more to be done <───────────────────────────────┘
-//! ```
-//!
-//! What comes is taken first and what is to be sent leaves last, so that an answer, its data and the
-//! acknowledgement of what it answers leave together.
+//! The gateway: what it has, what has happened to it, and what it does then. One thread at a time runs it, in a loop
+//! ([`service`]).
 
+mod absences;
 mod drain;
 mod migrate;
 mod roster;
+mod service;
 mod store;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -26,7 +21,6 @@ use sidestep_proto::link_group::{ADAPTERS_MAX, AdapterId};
 use sidestep_proto::rendezvous::hosts::{self, Exchange, LocalHost, Roce, Route, Versions};
 use sidestep_rdma::device::{Driven, Kind};
 use sidestep_rdma::soft::Succession;
-use sidestep_tls::rule::WithinHost;
 use sidestep_tls::{Peer, Setup};
 use sidestep_wire::clc::Hostname;
 use sidestep_wire::hand_over::Message;
@@ -42,29 +36,58 @@ use crate::interfaces::{self, Changes, Interface};
 use crate::ipsec::{Blind, Policies};
 use crate::lessons::Lessons;
 use crate::limits::{
-    AT_ONCE, BUFFERS_OF_USER_MAX, CHUNK, FAREWELL, HANDSHAKES_OF_USER_MAX, KEEPALIVE,
-    REFUSALS_OF_USER_MAX, ROUND, SESSIONS_MAX, SESSIONS_OF_USER_MAX,
+    AT_ONCE, BUFFERS_OF_USER_MAX, FAREWELL, HANDSHAKES_OF_USER_MAX, JUDGE_PATIENCE, KEEPALIVE,
+    REFUSALS_OF_USER_MAX, SESSIONS_MAX, SESSIONS_OF_USER_MAX,
 };
 use crate::listener::Listener;
 use crate::migration;
 use crate::nic::Nic;
 use crate::poller::{Poller, Source};
-use crate::protection::{Ends, Protection, Verdict};
-use crate::rivalry::Rivalry;
-use crate::session::{End, Fate, OtherEnd, Session, World};
+use crate::protection::{Ends, Protection};
+use crate::rivalry::{Rivalry, Sight};
+use crate::seat::Seat;
+use crate::session::{End, Fate, OtherEnd, Session, Talk, Word, World};
 use crate::settings::Settings;
 use crate::status::{self, Cpu, Status, Totals, say};
 use crate::succession::{Drain, Estate, Predecessor, Progress, Storing};
 use crate::watchdog::Pulse;
+use absences::{Absences, Arrival, Returns};
+use service::Service;
 
 /// A session, and what the loop has noted of it.
 #[derive(Debug)]
 struct Known {
-    session: Session,
+    /// `None`: a thread is away with it.
+    session: Option<Box<Session>>,
+    /// What the session was told meanwhile, and when.
+    missed: Vec<(Word, Duration)>,
+    /// What it has done apart from the loop, to be heeded.
+    talk: Option<Talk>,
     /// It is among those that may do something.
     is_ready: bool,
     /// Its place among the deadlines.
     due: Option<Duration>,
+}
+
+impl Known {
+    /// Tells it something, at once or when it is back.
+    fn tell(&mut self, word: Word, now: Duration, protection: &mut Protection) {
+        match &mut self.session {
+            Some(session) => session.hear(word, now, protection),
+            None if self.missed.iter().any(|(missed, _)| word.says_no_more_than(missed)) => {}
+            None => self.missed.push((word, now)),
+        }
+    }
+}
+
+/// Connections that are judged anew, because the IP filter has other rules.
+#[derive(Debug)]
+struct Judging {
+    /// Who waits for the answer, at the control socket.
+    line: u64,
+    left: BTreeSet<u64>,
+    denied: u32,
+    until: Duration,
 }
 
 /// What a user has.
@@ -139,10 +162,15 @@ pub struct Gateway {
     owners: HashMap<AlertToken, u64>,
     /// H of sessions that were reset while an adapter might read its ring.
     lingering: HashMap<AlertToken, TcpStream>,
+    /// What was handed over and is no session yet.
+    arrivals: VecDeque<Arrival>,
     /// Sessions that may do something.
     ready: VecDeque<u64>,
     deadlines: BTreeSet<(Duration, u64)>,
-    chunk: Box<[u8]>,
+    /// Threads that sockets of programs keep from their work.
+    absences: Absences,
+    returns: Arc<Returns>,
+    judgings: Vec<Judging>,
     /// The gateways before this one that drain, the latest first.
     predecessors: Vec<Predecessor>,
     /// What it has given away, and no adapter of ours has yet.
@@ -207,6 +235,9 @@ impl Gateway {
             .map_err(OpenError::kernel("threads for handshakes"))?;
         poller.watch(&handshakes, Source::Handshakes).map_err(OpenError::kernel("epoll"))?;
         let protection = Protection::new(settings.rules.clone(), handshakes);
+        let returns = Returns::new().map_err(OpenError::kernel("eventfd"))?;
+        poller.watch(&returns, Source::Returns).map_err(OpenError::kernel("epoll"))?;
+        let returns = Arc::new(returns);
         // Last: from then on the one before takes no new connections.
         let Reception { control, listener, lessons, predecessors, successions } =
             Reception::open(origin, &poller)?;
@@ -236,9 +267,12 @@ impl Gateway {
             shares: HashMap::new(),
             owners: HashMap::new(),
             lingering: HashMap::new(),
+            arrivals: VecDeque::new(),
             ready: VecDeque::new(),
             deadlines: BTreeSet::new(),
-            chunk: vec![0; CHUNK].into_boxed_slice(),
+            absences: Absences::default(),
+            returns,
+            judgings: Vec::new(),
             predecessors,
             successions,
             drain: None,
@@ -365,46 +399,20 @@ impl Gateway {
     ///
     /// # Errors
     ///
-    /// The kernel does not let it wait any more.
+    /// The kernel does not let it wait any more, or gives no threads.
+    ///
+    /// # Panics
+    ///
+    /// A thread that runs it panics.
     pub fn run(
-        &mut self,
-        stop: BorrowedFd<'_>,
-        mut pulse: Pulse,
-        tell: &mut dyn FnMut(Progress),
+        self,
+        stop: OwnedFd,
+        pulse: Pulse,
+        tell: impl FnMut(Progress) + Send + 'static,
     ) -> io::Result<Option<OwnedFd>> {
-        self.poller.watch(stop, Source::Stop)?;
-        let mut end = None;
-        loop {
-            let now = self.go_on(Some(Duration::ZERO));
-            self.tell_drain(tell);
-            if end.is_none() && self.is_drained(now) {
-                end = Some(self.say_farewell(now));
-            }
-            if end.is_some_and(|end| end <= now || self.host.holdings().groups == 0) {
-                return Ok(self.stored());
-            }
-            // The manager waits for a word of the one that takes connections.
-            let of_pulse = if self.is_replaced() { None } else { pulse.beat(Instant::now()) };
-            let rest = [self.rest(end), of_pulse].into_iter().flatten().min();
-            let sources = self.poller.wait(rest)?;
-            let now = self.go_on(rest);
-            if sources.contains(&Source::Stop) && end.is_none() {
-                end = self.is_told_to_end(stop, now).then(|| self.say_farewell(now));
-            }
-            for source in sources {
-                self.attend(source, now);
-            }
-            self.receive(now);
-            self.pass_time(now);
-            self.take_events(now);
-            self.advance(now);
-            self.take_events(now);
-            self.migrate(now);
-            if end.is_none() && self.store(now) {
-                end = Some(self.say_farewell(now));
-            }
-            self.transmit(now);
-        }
+        self.poller.watch(&stop, Source::Stop)?;
+        let (gateway, tell) = (self, Box::new(tell));
+        Seat::run(Box::new(Service { gateway, stop, pulse, tell, end: None }))?
     }
 
     /// Whether it is to end now. The first time, it drains if there is a limit for that, or begins to store.
@@ -441,7 +449,8 @@ impl Gateway {
 
     /// How long it may sleep; `None`: until something happens.
     fn rest(&mut self, end: Option<Duration>) -> Option<Duration> {
-        if !self.ready.is_empty() || self.places.iter().any(|place| place.is_busy) {
+        let has_more = !self.ready.is_empty() || !self.arrivals.is_empty();
+        if has_more || self.places.iter().any(|place| place.is_busy) {
             return Some(Duration::ZERO);
         }
         let of_sessions = self.deadlines.first().map(|(due, _)| *due);
@@ -450,8 +459,10 @@ impl Gateway {
         let of_listener = self.listener.as_ref().and_then(Listener::poll_timeout);
         let of_drain = self.drain.as_ref().filter(|_| end.is_none()).and_then(Drain::poll_timeout);
         let of_store = self.storing.as_ref().filter(|_| end.is_none()).map(|it| it.until);
+        let of_judgings = self.judgings.iter().map(|it| it.until).min();
         let of_sources = [of_engine, of_listener, of_sessions, of_trials, self.search];
-        let mut due = [end, of_drain, of_store].into_iter().chain(of_sources).flatten().min();
+        let others = [end, of_drain, of_store, of_judgings, self.absences.poll_timeout()];
+        let mut due = others.into_iter().chain(of_sources).flatten().min();
         for place in &self.places {
             let of_device = self.host.device(place.id).and_then(|device| device.poll_timeout());
             due = [due, of_device].into_iter().flatten().min();
@@ -489,7 +500,7 @@ impl Gateway {
                             let listener = self.listener.as_mut();
                             let pairs =
                                 listener.map_or_else(Vec::new, |it| it.match_up(offer, now));
-                            self.begin_all(pairs, now);
+                            self.arrivals.extend(pairs);
                         }
                         // It has the other lines from then on.
                         Some(Request::Replace) => return self.give_way(number, now),
@@ -504,8 +515,7 @@ impl Gateway {
                         }
                         Some(Request::RulesChanged) => {
                             self.tell_filter_again();
-                            let denied = self.judge_again();
-                            self.control.answer(number, Message::Judged(denied));
+                            self.judge_again(number, now);
                         }
                         None => break,
                     }
@@ -513,18 +523,19 @@ impl Gateway {
             }
             Source::Listener => {
                 let pairs = self.listener.as_mut().map_or_else(Vec::new, |it| it.welcome(now));
-                self.begin_all(pairs, now);
+                self.arrivals.extend(pairs);
             }
             Source::Predecessor => self.hear_predecessors(now),
             Source::Successor => self.hear_successor(now),
-            Source::Handshakes => self.take_handshakes(),
+            Source::Handshakes => self.take_handshakes(now),
+            Source::Returns => self.take_returns(now),
             Source::Adapter(id) => {
                 for place in self.places.iter_mut().filter(|place| place.id == AdapterId(id)) {
                     place.is_busy = true;
                 }
             }
-            Source::Program(number) => self.rouse(number, Session::handle_h),
-            Source::Network(number) => self.rouse(number, Session::handle_n),
+            Source::Program(number) => self.tell(number, Word::Program, now),
+            Source::Network(number) => self.tell(number, Word::Network, now),
         }
     }
 
@@ -565,10 +576,8 @@ impl Gateway {
         if self.search.is_some_and(|due| due <= now) {
             self.search(now);
         }
-        if self.rivalry.poll_timeout().is_some_and(|due| due <= now) {
-            let ours = self.sessions.values().filter_map(|known| known.session.own_address());
-            self.rivalry.handle_timeout(&ours.collect(), &self.lessons, now);
-        }
+        self.absences.handle_timeout(now);
+        self.break_off_judgings(now);
         while let Some((due, number)) = self.deadlines.first().copied()
             && due <= now
         {
@@ -576,8 +585,15 @@ impl Gateway {
             if let Some(known) = self.sessions.get_mut(&number) {
                 known.due = None;
             }
-            self.rouse(number, |_| {});
+            self.rouse(number);
         }
+    }
+
+    /// What the kernel has said of SMC-R and TCP, where the two are compared.
+    fn handle_comparison(&mut self, seen: io::Result<Vec<Sight>>, now: Duration) {
+        let present = self.sessions.values().filter_map(|known| known.session.as_ref());
+        let ours = present.filter_map(|session| session.own_address()).collect();
+        self.rivalry.handle_timeout(seen, &ours, &self.lessons, now);
     }
 
     fn take_events(&mut self, now: Duration) {
@@ -591,65 +607,67 @@ impl Gateway {
                 _ => self.owners.get(&token).copied(),
             };
             if let Some(number) = number {
-                self.rouse(number, |session| session.handle_event(event, now));
+                self.tell(number, Word::Host(event), now);
             }
         }
     }
 
     /// Gives sessions what threads have worked on. One that has ended meanwhile takes nothing.
-    fn take_handshakes(&mut self) {
+    fn take_handshakes(&mut self, now: Duration) {
         for done in self.protection.handshakes.take() {
-            let number = done.number;
-            if let Some(known) = self.sessions.get_mut(&number) {
-                known.session.handle_handshake(done, &mut self.protection);
-            }
-            self.rouse(number, |_| {});
+            self.tell(done.number, Word::Handshake(done), now);
         }
     }
 
     /// Tells a session something, after which it may do something.
-    fn rouse(&mut self, number: u64, tell: impl FnOnce(&mut Session)) {
-        let Some(known) = self.sessions.get_mut(&number) else { return };
-        tell(&mut known.session);
-        if !known.is_ready {
+    fn tell(&mut self, number: u64, word: Word, now: Duration) {
+        if let Some(known) = self.sessions.get_mut(&number) {
+            known.tell(word, now, &mut self.protection);
+        }
+        self.rouse(number);
+    }
+
+    /// A session may do something, when it is there.
+    fn rouse(&mut self, number: u64) {
+        if let Some(known) = self.sessions.get_mut(&number)
+            && !known.is_ready
+        {
             known.is_ready = true;
             self.ready.push_back(number);
         }
     }
 
-    /// Gives each session that may do something its turn, and breaks off when that takes so long
-    /// that acknowledgements would be late: those behind are the first of the next round.
-    fn advance(&mut self, now: Duration) {
-        let end = self.now() + ROUND;
-        for _ in 0..self.ready.len() {
-            if self.now() > end {
-                return;
-            }
-            let Some(number) = self.ready.pop_front() else { return };
-            let Some(known) = self.sessions.get_mut(&number) else { continue };
-            let mut world = World {
-                host: &mut self.host,
-                owners: &mut self.owners,
-                lessons: &self.lessons,
-                rivalry: &mut self.rivalry,
-                totals: &mut self.totals,
-                protection: &mut self.protection,
-                chunk: &mut self.chunk,
-                now,
-            };
-            let fate = known.session.advance(&mut world);
-            known.is_ready = false;
-            let due = known.session.poll_timeout();
-            if due != known.due {
-                known.due.map(|before| self.deadlines.remove(&(before, number)));
-                due.map(|due| self.deadlines.insert((due, number)));
-                known.due = due;
-            }
-            match fate {
-                Fate::Waits => {}
-                Fate::HasMore => self.rouse(number, |_| {}),
-                Fate::Over(end) => self.finish(number, end),
-            }
+    /// Lets a session do what it can in the loop, after what it may have done apart from it.
+    fn advance(&mut self, number: u64, chunk: &mut [u8], now: Duration) {
+        let Some(known) = self.sessions.get_mut(&number) else { return };
+        let Some(session) = &mut known.session else { return };
+        let mut world = World {
+            host: &mut self.host,
+            owners: &mut self.owners,
+            lessons: &self.lessons,
+            rivalry: &mut self.rivalry,
+            totals: &mut self.totals,
+            protection: &mut self.protection,
+            chunk,
+            now,
+        };
+        let talk = known.talk.take();
+        let judged = talk.as_ref().and_then(Talk::judged);
+        let fate = session.advance(talk, &mut world);
+        known.is_ready = false;
+        let due = session.poll_timeout();
+        if due != known.due {
+            known.due.map(|before| self.deadlines.remove(&(before, number)));
+            due.map(|due| self.deadlines.insert((due, number)));
+            known.due = due;
+        }
+        if let Some(is_denied) = judged {
+            self.note_judged(number, is_denied);
+        }
+        match fate {
+            Fate::Waits => {}
+            Fate::HasMore => self.rouse(number),
+            Fate::Over(end) => self.finish(number, end),
         }
     }
 
@@ -663,56 +681,36 @@ impl Gateway {
     }
 }
 
-/// Whether the IP filter of the host denies N, at either end that is known here.
-fn is_denied(session: &Session, interface: u32) -> bool {
-    session.networks().any(|n| is_denied_at(n, interface))
-}
-
-/// The same of one end. One that cannot be asked has ended.
-fn is_denied_at(n: &TcpStream, interface: u32) -> bool {
-    sidestep_bpf::is_denied(n, interface).unwrap_or(false)
-}
-
 // ---- sessions -----------------------------------------------------------------------------------
 
 impl Gateway {
-    fn begin_all(&mut self, pairs: Vec<(Offer, TcpStream)>, now: Duration) {
-        for (offer, h) in pairs {
-            self.begin(offer, h, now);
-        }
-    }
-
-    fn begin(&mut self, offer: Offer, h: TcpStream, now: Duration) {
-        match self.protection.judge(&offer) {
-            Verdict::Plain => self.begin_rendezvous(offer, h, now),
-            Verdict::Protected(setup, peer) => self.begin_protected(offer, h, (setup, peer), now),
-            // H is reset, and N ends without a byte.
-            Verdict::Refused => {}
-        }
-    }
-
     /// What there is of TLS on a connection that comes from this port, of this user. `None`: there is no such connection.
     fn protection_of(&self, port: u16, user: Option<u32>) -> Option<ProtectionStatus> {
-        let (owner, status) = self.sessions.values().find_map(|it| it.session.protection(port))?;
+        let (owner, status) = self.present().find_map(|(_, it)| it.protection(port))?;
         user.is_none_or(|user| user == owner).then_some(status)
+    }
+
+    /// Sessions that no thread is away with.
+    fn present(&self) -> impl Iterator<Item = (u64, &Session)> {
+        self.sessions
+            .iter()
+            .filter_map(|(number, known)| Some((*number, known.session.as_deref()?)))
     }
 
     fn begin_protected(
         &mut self,
-        offer: Offer,
+        (offer, ends): (Offer, Ends),
         h: TcpStream,
         (setup, peer): (Setup, Peer),
         now: Duration,
     ) {
-        let Some((offer, h)) = self.join(offer, h, &setup) else { return };
         self.last_session += 1;
         let (number, uid) = (self.last_session, offer.uid);
-        let is_under_way = |it: &&Known| it.session.uid() == uid && it.session.is_shaking_hands();
-        let session = Session::begin_protected(number, offer, h, &setup, now);
-        let share = self.shares.get(&uid).copied().unwrap_or_default();
-        let under_way = self.sessions.values().filter(is_under_way).count();
+        let is_under_way = |(_, it): &(u64, &Session)| it.uid() == uid && it.is_shaking_hands();
+        let under_way = self.present().filter(is_under_way).count();
+        let session = Session::begin_protected(number, (offer, ends), h, &setup, now);
         if under_way >= HANDSHAKES_OF_USER_MAX
-            || share.room_for(&session, self.sessions.len()) != Room::Enough
+            || self.share(uid).room_for(&session, self.sessions.len()) != Room::Enough
         {
             return log::warn!("a connection of user {uid} is reset: there are too many");
         }
@@ -721,43 +719,40 @@ impl Gateway {
         }
     }
 
-    /// Lets bytes stay in memory where this is the second end of a connection, and the rules of both say so. Otherwise
-    /// it is given back.
-    fn join(&mut self, offer: Offer, h: TcpStream, setup: &Setup) -> Option<(Offer, TcpStream)> {
-        let ends = Ends::of(&offer.connection, offer.uid);
-        let is_first = |(_, known): &(&u64, &Known)| known.session.may_join(&ends);
-        let is_wanted = setup.rule().within_host == WithinHost::Memory;
-        let first = is_wanted.then(|| self.sessions.iter().find(is_first)).flatten();
-        let is_denied = |session: &Session| {
-            let interface = self.route(&offer.connection).map_or(0, |route| route.interface);
-            is_denied(session, interface) || is_denied_at(&offer.connection, interface)
-        };
-        let Some(number) = first.filter(|(_, it)| !is_denied(&it.session)).map(|(it, _)| *it)
-        else {
-            return Some((offer, h));
-        };
-        // N is silent from now on, and its events would be taken for those of the second H.
-        self.sessions[&number].session.networks().for_each(|n| self.poller.forget(n));
-        if let Err(error) = self.poller.watch_changes(&h, Source::Network(number)) {
-            log::warn!("connection {number} cannot be watched: {error}");
-            self.finish(number, End::ResetBoth);
-            return None;
-        }
-        let rule = setup.rule().name();
-        log::info!("connection {number} stays in memory, by the rules of both ends");
-        self.rouse(number, |session| {
-            session.join(OtherEnd { n: offer.connection, h, port: offer.port, rule });
-        });
-        None
+    /// The session of the other end of the connection whose ends these are, if it has one and may be joined.
+    fn first_end(&self, ends: &Ends) -> Option<u64> {
+        self.present().find(|(_, session)| session.may_join(ends)).map(|(number, _)| number)
     }
 
-    fn begin_rendezvous(&mut self, offer: Offer, h: TcpStream, now: Duration) {
+    /// Lets bytes stay in memory: this is the second end of a connection, and the rules of both ends say so.
+    fn join(
+        &mut self,
+        number: u64,
+        (offer, ends): (Offer, Ends),
+        h: TcpStream,
+        setup: &Setup,
+        now: Duration,
+    ) {
+        let known = self.sessions.get_mut(&number);
+        let Some(session) = known.and_then(|known| known.session.as_mut()) else { return };
+        // N is silent from now on, and its events would be taken for those of the second H.
+        self.poller.forget(session.sockets()[1]);
+        if let Err(error) = self.poller.watch_changes(&h, Source::Network(number)) {
+            log::warn!("connection {number} cannot be watched: {error}");
+            return self.finish(number, End::ResetBoth);
+        }
+        log::info!("connection {number} stays in memory, by the rules of both ends");
+        let rule = setup.rule().name();
+        session.join(OtherEnd { n: offer.connection, ends, h, port: offer.port, rule });
+        self.tell(number, Word::Program, now);
+    }
+
+    fn begin_rendezvous(&mut self, (offer, ends): (Offer, Ends), h: TcpStream, now: Duration) {
         self.last_session += 1;
         let (number, uid) = (self.last_session, offer.uid);
-        // A connection that has ended meanwhile is let go, and so is H.
-        let Some(route) = self.route(&offer.connection) else { return };
+        let Some(route) = self.route(&ends) else { return };
         let interface = route.interface;
-        let is_protected = self.is_protected(&offer.connection);
+        let is_protected = self.is_protected(&ends);
         let exchange = match offer.side {
             Side::Client => {
                 let local = self.local_towards(route.remote);
@@ -768,17 +763,13 @@ impl Gateway {
             }
             Side::Server => Exchange::server(Arc::clone(&self.local), route, now),
         };
-        let mut session = Session::begin(number, offer, h, exchange);
+        let mut session = Session::begin(number, (offer, ends), h, exchange, interface);
         if is_protected {
             session.decline(Diagnosis::IPSEC, now);
         } else if self.drain.is_some() {
             session.decline(Diagnosis::CNFERR, now);
-        } else if is_denied(&session, interface) {
-            log::info!("connection {number} stays TCP: the IP filter denies it");
-            session.decline(Diagnosis::CNFERR, now);
         }
-        let share = self.shares.get(&uid).copied().unwrap_or_default();
-        match share.room_for(&session, self.sessions.len()) {
+        match self.share(uid).room_for(&session, self.sessions.len()) {
             Room::Enough => {}
             Room::ToDecline => {
                 log::warn!("connection {number}: user {uid} has too many");
@@ -821,33 +812,66 @@ impl Gateway {
         let share = self.shares.entry(uid).or_default();
         share.sessions += 1;
         share.buffers += session.buffers();
-        self.sessions.insert(number, Known { session, is_ready: false, due: None });
-        self.rouse(number, |_| {});
+        let (session, missed, talk) = (Some(Box::new(session)), Vec::new(), None);
+        self.sessions.insert(number, Known { session, missed, talk, is_ready: false, due: None });
+        self.rouse(number);
         true
     }
 
     /// By IPsec, whose policies RDMA would pass by.
-    fn is_protected(&mut self, connection: &TcpStream) -> bool {
-        let ends = connection.local_addr().and_then(|local| Ok((local, connection.peer_addr()?)));
-        ends.is_ok_and(|(local, remote)| self.policies.protect(local, remote))
+    fn is_protected(&mut self, ends: &Ends) -> bool {
+        ends.both().is_some_and(|(local, remote)| self.policies.protect(local, remote))
     }
 
-    /// Ends the sessions that the IP filter denies now, and says how many. What begins later is judged then.
-    fn judge_again(&mut self) -> u32 {
-        let interface = |session: &Session| {
-            let [_, n] = session.sockets();
-            self.route(n).map_or(0, |route| route.interface)
-        };
-        let judged = self.sessions.iter();
-        let denied: Vec<u64> = judged
-            .filter(|(_, known)| is_denied(&known.session, interface(&known.session)))
-            .map(|(number, _)| *number)
+    /// Has the IP filter asked about all sessions: those that it denies now end by reset. What begins later is judged then.
+    /// The answer goes to this line when all have been asked.
+    fn judge_again(&mut self, line: u64, now: Duration) {
+        let left: BTreeSet<u64> = self.sessions.keys().copied().collect();
+        let interfaces: HashMap<u64, u32> = self
+            .present()
+            .map(|(number, session)| {
+                (number, self.route(session.ends()).map_or(0, |route| route.interface))
+            })
             .collect();
-        for &number in &denied {
-            log::info!("connection {number} is reset: the IP filter denies it");
-            self.rouse(number, Session::deny);
+        for &number in &left {
+            // One that a thread is away with is where it was.
+            self.tell(number, Word::Judge(interfaces.get(&number).copied()), now);
         }
-        u32::try_from(denied.len()).unwrap_or(u32::MAX)
+        self.judgings.push(Judging { line, left, denied: 0, until: now + JUDGE_PATIENCE });
+        self.answer_judgings();
+    }
+
+    /// The IP filter has been asked about a session.
+    fn note_judged(&mut self, number: u64, is_denied: bool) {
+        if is_denied {
+            log::info!("connection {number} is reset: the IP filter denies it");
+        }
+        for judging in &mut self.judgings {
+            judging.denied += u32::from(judging.left.remove(&number) && is_denied);
+        }
+        self.answer_judgings();
+    }
+
+    /// What could not be asked in time is denied: its program keeps its socket's lock, and what goes by SMC-R would go on.
+    fn break_off_judgings(&mut self, now: Duration) {
+        let late = self.judgings.iter().filter(|it| it.until <= now).flat_map(|it| &it.left);
+        let late: BTreeSet<u64> = late.copied().collect();
+        for number in late {
+            self.tell(number, Word::Denied, now);
+            self.note_judged(number, true);
+            // The thread that is away with it may be so for long.
+            let token = self.owners.iter().find(|(_, owner)| **owner == number).map(|it| *it.0);
+            if let Some(token) = token {
+                self.host.abort(token, now);
+            }
+        }
+    }
+
+    fn answer_judgings(&mut self) {
+        let over = self.judgings.extract_if(.., |it| it.left.is_empty());
+        for Judging { line, denied, .. } in over.collect::<Vec<_>>() {
+            self.control.answer(line, Message::Judged(denied));
+        }
     }
 
     /// The IP filter may be another one, which knows nothing of links.
@@ -868,6 +892,10 @@ impl Gateway {
     /// Watches a session no more.
     fn release(&mut self, number: u64) -> Option<Session> {
         let Known { session, due, .. } = self.sessions.remove(&number)?;
+        if !self.judgings.is_empty() {
+            self.note_judged(number, false);
+        }
+        let session = *session?;
         if let Some(due) = due {
             self.deadlines.remove(&(due, number));
         }
@@ -925,8 +953,8 @@ impl Gateway {
     }
 
     fn connections(&self) -> impl Iterator<Item = status::Connection> {
-        let sessions = self.sessions.values().map(|known| &known.session);
-        sessions.flat_map(|it| [Some(it.status(&self.host)), it.other_status()]).flatten()
+        let sessions = self.present();
+        sessions.flat_map(|(_, it)| [Some(it.status(&self.host)), it.other_status()]).flatten()
     }
 
     fn link_status(&self, link: &LinkView<'_>) -> status::Link {
@@ -1012,10 +1040,10 @@ impl Gateway {
         }
     }
 
-    /// Where a connection goes. `None`: it is none any more.
-    fn route(&self, connection: &TcpStream) -> Option<Route> {
-        let local = connection.local_addr().ok()?.ip().to_canonical();
-        let remote = connection.peer_addr().ok()?.ip().to_canonical();
+    /// Where a connection goes. `None`: its ends are not known.
+    fn route(&self, ends: &Ends) -> Option<Route> {
+        let (local, remote) = ends.both()?;
+        let [local, remote] = [local, remote].map(|it| it.ip().to_canonical());
         let interface = self.interface_of(local, remote);
         Some(Route {
             local,

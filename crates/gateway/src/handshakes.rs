@@ -25,6 +25,7 @@ enum Work {
 }
 
 /// A session that a thread has worked on.
+#[derive(Debug)]
 pub(crate) struct Done {
     /// Of the connection.
     pub(crate) number: u64,

@@ -15,7 +15,8 @@
 //!
 //! | Module | What |
 //! |---|---|
-//! | [`Gateway`], module `gateway` | the one thread: what has happened, what is to be done, sleep |
+//! | [`Gateway`], module `gateway` | the loop: what has happened, what is to be done, sleep |
+//! | `seat` | which thread runs the loop, and what becomes of it when that thread sleeps over a program's socket |
 //! | `control` | the UNIX socket, where libraries hand connections over, and who may |
 //! | `listener` | the TCP port, where H comes in, and what waits for its other half |
 //! | `session` | one connection: CLC on N, then bytes between H and SMC-R, or between H and N; or TLS on N |
@@ -84,6 +85,7 @@ mod partners;
 mod poller;
 mod protection;
 mod rivalry;
+mod seat;
 mod session;
 mod settings;
 mod spare;

@@ -82,3 +82,16 @@ pub const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 pub const HANDSHAKE_THREADS_MAX: usize = 16;
 /// Connections of which is remembered why they were not protected.
 pub const REFUSALS_MAX: usize = 64;
+/// Threads that wait for sockets which programs keep locked, each for those of another user; beyond, no socket that a
+/// program has handed over is asked anything.
+pub const ABSENT_MAX: usize = 128;
+/// Connections of such a user that are handed over meanwhile and wait; further ones are reset.
+pub const ARRIVALS_OF_USER_MAX: usize = 1024;
+/// A user who keeps a thread for so long is a suspect …
+pub const SUSPECT_AFTER: Duration = Duration::from_millis(100);
+/// … for so long.
+pub const SUSPECT_FOR: Duration = Duration::from_secs(60);
+/// After so long the log is told.
+pub const TELL_AFTER: Duration = Duration::from_secs(1);
+/// Within which a connection that new rules of the IP filter are about has to be judged. What cannot be asked by then is reset.
+pub const JUDGE_PATIENCE: Duration = Duration::from_secs(2);

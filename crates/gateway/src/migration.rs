@@ -21,7 +21,7 @@ use coded::Coded;
 mod coded;
 
 /// Of the state. Another one is another list in `coded`, or another meaning of a field.
-const STATE: u8 = 1;
+const STATE: u8 = 2;
 
 /// Of a file: 255 receive buffers of 1 MB, as much of rings of programs, and the rest.
 const FILE_LEN_MAX: u64 = 1 << 30;

@@ -12,6 +12,7 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,8 @@ pub(crate) enum Source {
     Successor,
     /// A thread has worked on a handshake.
     Handshakes,
+    /// A thread hands in what it was late with.
+    Returns,
     /// A library connects to the control socket.
     ControlSocket,
     /// A process at the control socket has said something.
@@ -66,6 +69,7 @@ impl Source {
             Self::Predecessor => (1, 2),
             Self::Handshakes => (1, 3),
             Self::Successor => (1, 4),
+            Self::Returns => (1, 5),
             Self::ControlSocket => (2, 0),
             Self::Line(of) => (3, of),
             Self::Listener => (4, 0),
@@ -84,7 +88,8 @@ impl Source {
             1 if of == 1 => Self::Policies,
             1 if of == 2 => Self::Predecessor,
             1 if of == 3 => Self::Handshakes,
-            1 => Self::Successor,
+            1 if of == 4 => Self::Successor,
+            1 => Self::Returns,
             2 => Self::ControlSocket,
             3 => Self::Line(of),
             4 => Self::Listener,
@@ -98,7 +103,13 @@ impl Source {
 /// The epoll set.
 #[derive(Debug)]
 pub(crate) struct Poller {
-    events: OwnedFd,
+    events: Arc<OwnedFd>,
+}
+
+/// The same for the thread that waits.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    events: Arc<OwnedFd>,
     /// Up while lingering is not worth it.
     bar: Bar,
     /// What this thread has learned of strangers that want its CPU.
@@ -109,14 +120,19 @@ pub(crate) struct Poller {
 
 impl Poller {
     pub(crate) fn new() -> io::Result<Self> {
-        let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Self { events, bar: Bar::LIFTED, contention: Contention::new(), began: Instant::now() })
+        Ok(Self { events: Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?) })
+    }
+
+    /// For a thread that has not waited yet.
+    pub(crate) fn waiter(&self) -> Waiter {
+        let (events, contention) = (Arc::clone(&self.events), Contention::new());
+        Waiter { events, bar: Bar::LIFTED, contention, began: Instant::now() }
     }
 
     /// Tells of a source as long as there is something to be read.
     pub(crate) fn watch(&self, socket: impl AsFd, source: Source) -> io::Result<()> {
         epoll::add(
-            &self.events,
+            &*self.events,
             socket,
             epoll::EventData::new_u64(source.number()),
             epoll::EventFlags::IN,
@@ -127,21 +143,23 @@ impl Poller {
     pub(crate) fn watch_changes(&self, socket: impl AsFd, source: Source) -> io::Result<()> {
         let both = epoll::EventFlags::IN | epoll::EventFlags::OUT;
         let flags = both | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
-        epoll::add(&self.events, socket, epoll::EventData::new_u64(source.number()), flags)
+        epoll::add(&*self.events, socket, epoll::EventData::new_u64(source.number()), flags)
     }
 
     /// Tells of a source when its other end is closed.
     pub(crate) fn watch_end(&self, socket: impl AsFd, source: Source) -> io::Result<()> {
         let data = epoll::EventData::new_u64(source.number());
-        epoll::add(&self.events, socket, data, epoll::EventFlags::empty())
+        epoll::add(&*self.events, socket, data, epoll::EventFlags::empty())
     }
 
     /// No more. One whose descriptors are not all closed would be told of for ever.
     pub(crate) fn forget(&self, socket: impl AsFd) {
         // It is there: it was watched.
-        let _ = epoll::delete(&self.events, socket);
+        let _ = epoll::delete(&*self.events, socket);
     }
+}
 
+impl Waiter {
     /// Waits until something happens, at most so long; `None`: for ever.
     pub(crate) fn wait(&mut self, at_most: Option<Duration>) -> io::Result<Vec<Source>> {
         let company = self.contention.company(self.now_ns());
@@ -188,7 +206,7 @@ impl Poller {
             tv_nsec: i64::from(time.subsec_nanos()),
         });
         let mut room = [MaybeUninit::uninit(); EVENTS_MAX];
-        match epoll::wait(&self.events, &mut room, at_most.as_ref()) {
+        match epoll::wait(&*self.events, &mut room, at_most.as_ref()) {
             Ok((events, _)) => Ok(events.iter().map(source_of).collect()),
             Err(Errno::INTR) => Ok(Vec::new()),
             Err(error) => Err(error),
@@ -218,6 +236,7 @@ mod tests {
             Handshakes,
             ControlSocket,
             Listener,
+            Returns,
         ];
         for source in single.into_iter().chain([Line(9), Adapter(255), Program(9), Network(9)]) {
             assert_eq!(Source::of_number(source.number()), source);

@@ -23,13 +23,14 @@ use sidestep_bpf::NetnsCookie;
 use sidestep_proto::protection::{Role, RuleName, Subject};
 use sidestep_tls::failure::Alert;
 use sidestep_tls::rule::{Identity, Rule, Trust};
-use sidestep_tls::{Failure, Material, Peer, Setup, check, setup};
+use sidestep_tls::{Material, Peer, Setup, check, setup};
 use sidestep_wire::host_control::Side;
 use sidestep_wire::verdict::GATEWAY_MARK;
 
 use crate::control::Offer;
 use crate::handshakes::Handshakes;
 use crate::limits::REFUSALS_MAX;
+use crate::session::Report;
 use crate::status::{Refusal, RuleStatus};
 
 /// A library names a rule that is none of ours, or not about that connection.
@@ -85,11 +86,34 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
+    /// What the kernel says of N, which this user has handed over.
     pub(crate) fn of(n: &TcpStream, user: u32) -> Self {
-        let canonical = |it: SocketAddr| SocketAddr::new(it.ip().to_canonical(), it.port());
         let (local, remote) = (n.local_addr().ok(), n.peer_addr().ok());
-        let namespace = NetnsCookie.get(n).ok();
-        Self { user, namespace, local: local.map(canonical), remote: remote.map(canonical) }
+        Self { user, namespace: NetnsCookie.get(n).ok(), local, remote }
+    }
+
+    /// Those of a connection that another gateway has known.
+    pub(crate) const fn told(user: u32, [local, remote]: [Option<SocketAddr>; 2]) -> Self {
+        Self { user, namespace: None, local, remote }
+    }
+
+    pub(crate) const fn user(&self) -> u32 {
+        self.user
+    }
+
+    /// The program's.
+    pub(crate) const fn local(&self) -> Option<SocketAddr> {
+        self.local
+    }
+
+    /// The peer's.
+    pub(crate) const fn remote(&self) -> Option<SocketAddr> {
+        self.remote
+    }
+
+    /// Both; `None`: it has ended before they were known.
+    pub(crate) fn both(&self) -> Option<(SocketAddr, SocketAddr)> {
+        self.local.zip(self.remote)
     }
 
     /// Whether the two are one connection, seen from its two ends: a network namespace has no other socket with these
@@ -98,8 +122,17 @@ impl Ends {
         let is_known = self.local.is_some() && self.remote.is_some() && self.namespace.is_some();
         is_known
             && self.namespace == other.namespace
-            && (self.local, self.remote) == (other.remote, other.local)
+            && self.canonical() == (other.remote.map(canonical), other.local.map(canonical))
     }
+
+    fn canonical(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
+        (self.local.map(canonical), self.remote.map(canonical))
+    }
+}
+
+/// An IPv4 address that a socket of IPv6 tells as one of its own is that address.
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// What a rule decides about a connection.
@@ -119,67 +152,54 @@ impl Protection {
         Self { rules, refusals: VecDeque::new(), handshakes, has_told_of_marks: false }
     }
 
-    /// What is to become of a connection that was handed over.
-    pub(crate) fn judge(&mut self, offer: &Offer) -> Verdict {
-        let Some(subject) = subject(offer) else { return Verdict::Refused };
+    /// What is to become of a connection that was handed over, whose ends are these.
+    pub(crate) fn judge(&mut self, offer: &Offer, ends: Ends) -> Verdict {
+        let Some(subject) = subject(offer, ends) else { return Verdict::Refused };
         let found = self.rules.iter().find(|known| known.has(&subject, offer.rule));
         let (name, words) = match (found, offer.rule) {
             (None, None) => return Verdict::Plain,
-            (Some(Known { setup: Ok(setup), .. }), Some(name)) => {
-                let setup = setup.clone();
-                match self.mark(&offer.connection, setup.rule().enforce) {
-                    Ok(()) => {
-                        let peer = Peer { address: subject.peer, resolved: offer.resolved.clone() };
-                        return Verdict::Protected(setup, peer);
-                    }
-                    Err(error) => (name, format!("{UNMARKED}: {error}")),
-                }
+            (Some(Known { setup: Ok(setup), .. }), Some(_)) => {
+                let peer = Peer { address: subject.peer, resolved: offer.resolved.clone() };
+                return Verdict::Protected(setup.clone(), peer);
             }
             (Some(Known { setup: Err(words), .. }), Some(name)) => (name, words.clone()),
             (None, Some(name)) => (name, UNKNOWN.to_owned()),
             (Some(known), None) => (known.rule.name(), UNASKED.to_owned()),
         };
-        let ends = Ends::of(&offer.connection, offer.uid);
         self.refuse(ends, (subject.role, name), (words, None));
         Verdict::Refused
     }
 
-    /// A connection has come to be protected.
-    pub(crate) fn note_handshake(&mut self, of: (Role, RuleName), is_resumed: bool) {
-        if let Some(counts) = self.counts(of) {
-            counts.handshakes += 1;
-            counts.resumed += u64::from(is_resumed);
-        }
-    }
-
-    /// A connection has not come to be protected, or not to its end.
-    pub(crate) fn note_failure(&mut self, ends: Ends, of: (Role, RuleName), failure: &Failure) {
-        let alert = failure.alert().map(Alert::number);
-        self.refuse(ends, of, (failure.to_string(), alert));
-    }
-
-    /// Says to the kernel's filters that nothing but TLS goes by N.
-    ///
-    /// **Errors**: this process may not, and they have to know.
-    fn mark(&mut self, n: &TcpStream, is_enforced: bool) -> nix::Result<()> {
-        match setsockopt(n, Mark, &GATEWAY_MARK) {
-            Err(error) if !is_enforced => {
+    /// What a session tells, which has this number.
+    pub(crate) fn heed(&mut self, number: u64, report: Report) {
+        match report {
+            Report::Handshake { of, is_resumed } => {
+                if let Some(counts) = self.counts(of) {
+                    counts.handshakes += 1;
+                    counts.resumed += u64::from(is_resumed);
+                }
+            }
+            Report::Failure { ends, of, failure } => {
+                let alert = failure.alert().map(Alert::number);
+                self.refuse(ends, of, (failure.to_string(), alert));
+            }
+            Report::Process(session) => self.handshakes.process(number, session),
+            Report::Unmarked { ends, of, is_enforced: true, error } => {
+                self.refuse(ends, of, (format!("{UNMARKED}: {error}"), None));
+            }
+            Report::Unmarked { is_enforced: false, error, .. } => {
                 if !mem::replace(&mut self.has_told_of_marks, true) {
                     log::warn!("{MAY_NOT_MARK}: {error}");
                 }
-                Ok(())
             }
-            told => told,
+            // Not of TLS.
+            Report::Judged { .. } => {}
         }
     }
 
-    fn refuse(
-        &mut self,
-        Ends { user, local, remote, .. }: Ends,
-        of: (Role, RuleName),
-        (words, alert): (String, Option<u8>),
-    ) {
+    fn refuse(&mut self, ends: Ends, of: (Role, RuleName), (words, alert): (String, Option<u8>)) {
         let (role, name) = of;
+        let (user, (local, remote)) = (ends.user, ends.canonical());
         if let Some(counts) = self.counts(of) {
             counts.failed += 1;
         }
@@ -216,9 +236,16 @@ impl Protection {
     }
 }
 
-/// What the kernel says of a connection. `None`: it has ended.
-fn subject(offer: &Offer) -> Option<Subject> {
-    let (local, peer) = (offer.connection.local_addr().ok()?, offer.connection.peer_addr().ok()?);
+/// Says to the kernel's filters that nothing but TLS goes by N.
+///
+/// **Errors**: this process may not, and they have to know.
+pub(crate) fn mark(n: &TcpStream) -> nix::Result<()> {
+    setsockopt(n, Mark, &GATEWAY_MARK)
+}
+
+/// What a rule may be about. `None`: the connection has ended.
+fn subject(offer: &Offer, ends: Ends) -> Option<Subject> {
+    let (local, peer) = (ends.local?, ends.remote?);
     let (role, port) = match offer.side {
         Side::Client => (Role::Outbound, peer.port()),
         Side::Server => (Role::Inbound, local.port()),

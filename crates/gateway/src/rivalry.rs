@@ -132,19 +132,18 @@ impl Rivalry {
         self.courses.values().filter_map(of).min()
     }
 
-    /// Looks at the connections of trials, and judges where one is over. `ours` are the local addresses of
-    /// connections that go by the gateway.
+    /// Takes what was [seen](look) of the connections of trials, and judges where one is over. `ours` are the local addresses
+    /// of connections that go by the gateway.
     pub(crate) fn handle_timeout(
         &mut self,
+        seen: io::Result<Vec<Sight>>,
         ours: &HashSet<SocketAddr>,
         lessons: &Lessons,
         now: Duration,
     ) {
-        if self.poll_timeout().is_none_or(|due| due > now) {
-            return;
-        }
-        if let Err(error) = self.look(ours, now) {
-            log::warn!("the kernel does not tell what TCP carries: {error}");
+        match seen {
+            Ok(seen) => seen.iter().for_each(|sight| self.take(sight, ours, now)),
+            Err(error) => log::warn!("the kernel does not tell what TCP carries: {error}"),
         }
         for (key, course) in &mut self.courses {
             if let Stage::Trial { until, next_look } = &mut course.stage {
@@ -156,35 +155,57 @@ impl Rivalry {
         }
     }
 
-    fn look(&mut self, ours: &HashSet<SocketAddr>, now: Duration) -> io::Result<()> {
-        for family in [AF_INET, AF_INET6] {
-            netlink::ask_all(NETLINK_SOCK_DIAG, established(family), |answer| {
-                if let SockDiagMessage::InetResponse(response) = answer {
-                    self.take_look(&response, ours, now);
-                }
-            })?;
+    fn take(&mut self, sight: &Sight, ours: &HashSet<SocketAddr>, now: Duration) {
+        let Some(course) = self.courses.get_mut(&sight.key) else { return };
+        if !matches!(course.stage, Stage::Trial { .. }) || ours.contains(&sight.local) {
+            return;
         }
-        Ok(())
+        let look = Look { at: now, sent: sight.sent, received: sight.received };
+        let seen = course.seen.entry(sight.cookie);
+        seen.or_insert(Seen { first: look, last: look }).last = look;
     }
+}
 
-    fn take_look(&mut self, response: &InetResponse, ours: &HashSet<SocketAddr>, now: Duration) {
+/// A TCP connection, as the kernel tells of it.
+#[derive(Debug)]
+pub(crate) struct Sight {
+    key: Key,
+    local: SocketAddr,
+    cookie: u64,
+    sent: u64,
+    received: u64,
+}
+
+/// All TCP connections of this network namespace. The kernel waits for the lock of each.
+pub(crate) fn look() -> io::Result<Vec<Sight>> {
+    let mut seen = Vec::new();
+    for family in [AF_INET, AF_INET6] {
+        netlink::ask_all(NETLINK_SOCK_DIAG, established(family), |answer| {
+            if let SockDiagMessage::InetResponse(response) = answer {
+                seen.extend(Sight::of(&response));
+            }
+        })?;
+    }
+    Ok(seen)
+}
+
+impl Sight {
+    fn of(response: &InetResponse) -> Option<Self> {
         let InetResponse { header, nlas } = response;
         let SocketId { source_address, source_port, .. } = header.socket_id;
         let SocketId { destination_address, destination_port, cookie, .. } = header.socket_id;
         let server = SocketAddr::new(destination_address.to_canonical(), destination_port);
-        let local = SocketAddr::new(source_address.to_canonical(), source_port);
-        let Some(course) = self.courses.get_mut(&(server, header.uid)) else { return };
-        if !matches!(course.stage, Stage::Trial { .. }) || ours.contains(&local) {
-            return;
-        }
         let info = nlas.iter().find_map(|nla| match nla {
             Nla::TcpInfo(info) => Some(info),
             _ => None,
-        });
-        let Some(info) = info else { return };
-        let look = Look { at: now, sent: info.bytes_acked, received: info.bytes_received };
-        let seen = course.seen.entry(u64::from_ne_bytes(cookie));
-        seen.or_insert(Seen { first: look, last: look }).last = look;
+        })?;
+        Some(Self {
+            key: (server, header.uid),
+            local: SocketAddr::new(source_address.to_canonical(), source_port),
+            cookie: u64::from_ne_bytes(cookie),
+            sent: info.bytes_acked,
+            received: info.bytes_received,
+        })
     }
 }
 
@@ -292,7 +313,7 @@ mod tests {
         assert_eq!(rivalry.poll_timeout(), None);
         assert!(rivalry.note(key(), carried(100), &lessons, seconds(2)));
         assert_eq!(rivalry.poll_timeout(), Some(seconds(2)));
-        rivalry.handle_timeout(&HashSet::new(), &lessons, seconds(2));
+        rivalry.handle_timeout(look(), &HashSet::new(), &lessons, seconds(2));
         assert_eq!(rivalry.poll_timeout(), Some(seconds(2) + TRIAL_LOOK));
     }
 }

@@ -37,6 +37,7 @@ use std::mem;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags, sockopt};
 use sidestep_engine::{
@@ -55,14 +56,13 @@ use sidestep_wire::{AlertToken, Diagnosis};
 use crate::bytes::Kept;
 use crate::control::Offer;
 use crate::foreign::Foreign;
-use crate::handshakes::Done;
 use crate::intake::{self, Intake};
 use crate::lent::{self, Ahead, Ring};
 use crate::lessons::{self, Lessons};
 use crate::limits::{LEAVE_PATIENCE, N_KEEPALIVE, RESET_PATIENCE, SEND_BUFFER_MAX, TURN};
 use crate::nic::Nic;
 use crate::output;
-use crate::protection::{Ends, Protection};
+use crate::protection::{Ends, Protection, canonical};
 use crate::status::{self, Mode};
 use joined::Joined;
 use protected::Protected;
@@ -71,17 +71,19 @@ use ways::Ways;
 
 pub(crate) use at_rest::{LeaveAtRest, SessionAtRest};
 pub(crate) use joined::OtherEnd;
-pub(crate) use turn::{End, Fate, World};
+pub(crate) use turn::{Apart, End, Fate, Report, Talk, Word, World};
 
 /// One connection of a program.
 #[derive(Debug)]
 pub(crate) struct Session {
     number: u64,
-    uid: u32,
+    /// Of N.
+    ends: Ends,
     /// The program's, of H.
     port: u16,
-    /// Where the program has connected to, if it is the client.
-    server: Option<SocketAddr>,
+    /// Whether the program has connected.
+    is_client: bool,
+    /// Its program may have its lock: none but [`talk`](Self::talk) calls the kernel about it.
     n: Foreign<TcpStream>,
     h: TcpStream,
     n_is: Ready,
@@ -91,7 +93,19 @@ pub(crate) struct Session {
     token: Option<AlertToken>,
     /// By the IP filter of the host.
     is_denied: bool,
+    /// The filter is to be asked about this N.
+    to_judge: Option<Which>,
+    /// The interface of N, for that.
+    interface: u32,
     stage: Stage,
+}
+
+/// Whose N.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    Own,
+    /// The second end of a session that has both.
+    Other,
 }
 
 #[derive(Debug)]
@@ -108,6 +122,12 @@ enum Stage {
 struct Rendezvous {
     exchange: Exchange,
     unsent: Kept,
+    /// N is as it has to be.
+    is_settled: bool,
+    /// It has been declined before it began.
+    is_unwanted: bool,
+    /// What it has come to, to be heeded.
+    event: Option<Event>,
 }
 
 /// Bytes go by SMC-R.
@@ -130,11 +150,15 @@ struct Moved {
     is_told: bool,
     /// The peer has left N.
     leave: Option<Leave>,
+    /// TCP may have to probe N.
+    to_keep_alive: bool,
 }
 
 /// It stays TCP, and its bytes are passed on between H and N.
 #[derive(Debug)]
 struct Relayed {
+    /// N is as it has to be.
+    is_settled: bool,
     ways: Ways,
     /// Until the first bytes of the peer have come: they may be its Decline.
     exchange: Option<Exchange>,
@@ -151,17 +175,27 @@ struct Leave {
 }
 
 impl Session {
-    pub(crate) fn begin(number: u64, offer: Offer, h: TcpStream, exchange: Exchange) -> Self {
-        let Offer { side, port, rmbe, connection, uid, .. } = offer;
-        let server = (side == Side::Client).then(|| connection.peer_addr().ok()).flatten();
-        let rendezvous = Rendezvous { exchange, unsent: Kept::default() };
-        // If this process dies, the kernel resets N: an end would be a lie, and a peer by SMC-R would wait for more.
-        let _ = sockopt::set_socket_linger(&*connection, Some(Duration::ZERO));
+    /// One whose N has these ends, at this interface.
+    pub(crate) fn begin(
+        number: u64,
+        (offer, ends): (Offer, Ends),
+        h: TcpStream,
+        exchange: Exchange,
+        interface: u32,
+    ) -> Self {
+        let Offer { side, port, rmbe, connection, .. } = offer;
+        let rendezvous = Rendezvous {
+            exchange,
+            unsent: Kept::default(),
+            is_settled: false,
+            is_unwanted: false,
+            event: None,
+        };
         Self {
             number,
-            uid,
+            ends,
             port,
-            server,
+            is_client: side == Side::Client,
             n: connection,
             h,
             n_is: Ready::ALL,
@@ -169,6 +203,8 @@ impl Session {
             sizes: Sizes { rmbe, send_buffer: rmbe.min(SEND_BUFFER_MAX) },
             token: None,
             is_denied: false,
+            to_judge: None,
+            interface,
             stage: Stage::Rendezvous(Box::new(rendezvous)),
         }
     }
@@ -176,13 +212,14 @@ impl Session {
     /// One that comes to nothing, of which the peer has to be told.
     pub(crate) fn decline(&mut self, diagnosis: Diagnosis, now: Duration) {
         if let Stage::Rendezvous(rendezvous) = &mut self.stage {
+            rendezvous.is_unwanted = true;
             rendezvous.exchange.decline(diagnosis, now);
         }
     }
 
-    /// The rules of the IP filter have changed, and deny it.
-    pub(crate) const fn deny(&mut self) {
-        self.is_denied = true;
+    /// Whether the IP filter denies N, at this interface.
+    pub(crate) fn is_denied_now(&self, interface: u32) -> bool {
+        is_denied(&self.n, interface)
     }
 
     pub(crate) const fn number(&self) -> u64 {
@@ -190,7 +227,17 @@ impl Session {
     }
 
     pub(crate) const fn uid(&self) -> u32 {
-        self.uid
+        self.ends.user()
+    }
+
+    /// Of N.
+    pub(crate) const fn ends(&self) -> &Ends {
+        &self.ends
+    }
+
+    /// Where the program has connected to, if it is the client.
+    fn server(&self) -> Option<SocketAddr> {
+        self.ends.remote().filter(|_| self.is_client)
     }
 
     /// Bytes of its buffers, or of those that it may get.
@@ -204,7 +251,7 @@ impl Session {
 
     /// The program's, on the way to the peer.
     pub(crate) fn own_address(&self) -> Option<SocketAddr> {
-        self.n.local_addr().ok().map(canonical)
+        self.ends.local().map(canonical)
     }
 
     /// What displays show of it.
@@ -223,10 +270,10 @@ impl Session {
             _ => None,
         };
         status::Connection {
-            user: self.uid,
+            user: self.uid(),
             port: self.port,
-            local: self.n.local_addr().ok(),
-            remote: self.n.peer_addr().ok(),
+            local: self.ends.local(),
+            remote: self.ends.remote(),
             mode,
             reason,
             protection,
@@ -246,10 +293,12 @@ impl Session {
             is_reset: leave.is_reset,
             was_heard: leave.was_heard,
         });
-        (!self.is_denied).then_some(SessionAtRest {
+        let has_to_talk = self.talks_to().is_some();
+        (!self.is_denied && !has_to_talk).then_some(SessionAtRest {
             token: moved.token,
-            uid: self.uid,
-            server: self.server,
+            uid: self.uid(),
+            is_client: self.is_client,
+            ends: [self.ends.local(), self.ends.remote()],
             sizes: [self.sizes.rmbe, self.sizes.send_buffer],
             age: now.saturating_sub(moved.begun),
             has_ended: moved.has_ended,
@@ -293,13 +342,14 @@ impl Session {
             peer_has_ended: from.peer_has_ended,
             is_told: from.is_told,
             leave,
+            to_keep_alive: false,
             ..Moved::new(from.token, now)
         };
         Self {
             number,
-            uid: from.uid,
+            ends: Ends::told(from.uid, from.ends),
             port: h.peer_addr().map_or(0, |address| address.port()),
-            server: from.server,
+            is_client: from.is_client,
             n: Foreign::new(n, from.uid),
             h,
             n_is: Ready::ALL,
@@ -307,18 +357,30 @@ impl Session {
             sizes: Sizes { rmbe, send_buffer },
             token: Some(from.token),
             is_denied: false,
+            to_judge: None,
+            interface: 0,
             stage: Stage::Moved(Box::new(moved)),
         }
     }
 
-    /// Something has happened on H.
-    pub(crate) const fn handle_h(&mut self) {
-        self.h_is = Ready::ALL;
-    }
-
-    /// The same on N.
-    pub(crate) const fn handle_n(&mut self) {
-        self.n_is = Ready::ALL;
+    /// Hears what has happened at this time.
+    pub(crate) fn hear(&mut self, word: Word, now: Duration, protection: &mut Protection) {
+        match word {
+            Word::Program => self.h_is = Ready::ALL,
+            Word::Network => self.n_is = Ready::ALL,
+            Word::Host(event) => self.handle_event(event, now),
+            Word::Handshake(done) => {
+                let Stage::Protected(protected) = &mut self.stage else { return };
+                let mut reports = Vec::new();
+                protected.handle_handshake(done, &mut reports);
+                reports.into_iter().for_each(|report| protection.heed(self.number, report));
+            }
+            Word::Judge(interface) => {
+                self.to_judge = Some(Which::Own);
+                self.interface = interface.unwrap_or(self.interface);
+            }
+            Word::Denied => self.is_denied = true,
+        }
     }
 
     /// When it is to be looked after though nothing has happened.
@@ -332,7 +394,7 @@ impl Session {
     }
 
     /// The host tells something of its connection.
-    pub(crate) fn handle_event(&mut self, event: EngineEvent, now: Duration) {
+    fn handle_event(&mut self, event: EngineEvent, now: Duration) {
         match (&mut self.stage, event) {
             (Stage::Rendezvous(rendezvous), event) => {
                 let exchange = &mut rendezvous.exchange;
@@ -363,14 +425,76 @@ impl Session {
         }
     }
 
-    /// Does what can be done.
-    pub(crate) fn advance(&mut self, world: &mut World<'_>) -> Fate {
+    /// Whose socket the next [`talk`](Self::talk) is about: that user's program may keep it locked. `None`: it is about none.
+    pub(crate) fn talks_to(&self) -> Option<u32> {
+        match (&self.stage, self.to_judge) {
+            _ if self.is_denied => None,
+            (Stage::Joined(joined), Some(Which::Other)) => Some(joined.other_user()),
+            (_, Some(_)) => Some(self.uid()),
+            (Stage::Rendezvous(_) | Stage::Relayed(_) | Stage::Protected(_), None) => {
+                Some(self.uid())
+            }
+            (Stage::Moved(moved), None) => moved.to_keep_alive.then(|| self.uid()),
+            (Stage::Joined(_), None) => None,
+        }
+    }
+
+    /// Does what can be done with N, apart from the loop.
+    pub(crate) fn talk(&mut self, chunk: &mut [u8], now: Duration) -> Talk {
+        let mut reports = Vec::new();
+        if let Some(which) = self.to_judge.take() {
+            self.ask_filter(which, &mut reports);
+        }
+        let Self { number, n, h, n_is, h_is, stage, .. } = self;
+        let mut apart = Apart { chunk, reports: &mut reports, now };
+        let fate = match stage {
+            _ if self.is_denied => Fate::HasMore,
+            Stage::Rendezvous(rendezvous) => {
+                if !mem::replace(&mut rendezvous.is_settled, true) {
+                    rendezvous.settle(*number, n, self.interface, now);
+                }
+                rendezvous.talk(n, n_is, &mut apart)
+            }
+            Stage::Moved(moved) => {
+                if mem::take(&mut moved.to_keep_alive) {
+                    keep_alive(n);
+                }
+                Fate::HasMore
+            }
+            Stage::Relayed(relayed) => relayed.talk((h, h_is), (n, n_is), apart.chunk),
+            Stage::Protected(protected) => {
+                protected.advance(*number, (h, h_is), (n, n_is), &mut apart)
+            }
+            Stage::Joined(_) => Fate::HasMore,
+        };
+        Talk { fate, reports }
+    }
+
+    /// What the IP filter says of an end.
+    fn ask_filter(&mut self, which: Which, reports: &mut Vec<Report>) {
+        let asked = match (&self.stage, which) {
+            (Stage::Joined(joined), Which::Other) => joined.network(),
+            _ => &*self.n,
+        };
+        self.is_denied |= is_denied(asked, self.interface);
+        let has_other = matches!(self.stage, Stage::Joined(_)) && which == Which::Own;
+        self.to_judge = (has_other && !self.is_denied).then_some(Which::Other);
+        if self.to_judge.is_none() {
+            reports.push(Report::Judged { is_denied: self.is_denied });
+        }
+    }
+
+    /// Does what can be done, once it has talked, if it had to.
+    pub(crate) fn advance(&mut self, talk: Option<Talk>, world: &mut World<'_>) -> Fate {
+        let Talk { fate, reports } = talk.unwrap_or(Talk { fate: Fate::HasMore, reports: vec![] });
+        for report in reports {
+            world.protection.heed(self.number, report);
+        }
         let fate = match &self.stage {
             _ if self.is_denied => Fate::Over(End::ResetBoth),
-            Stage::Rendezvous(_) => self.meet(world),
+            Stage::Rendezvous(_) => self.meet(fate, world),
             Stage::Moved(_) => self.carry(world),
-            Stage::Relayed(_) => self.relay(world),
-            Stage::Protected(_) => self.protect(world),
+            Stage::Relayed(_) | Stage::Protected(_) => fate,
             Stage::Joined(_) => self.pass_within_host(world),
         };
         if let Fate::Over(end) = fate {
@@ -387,14 +511,14 @@ impl Session {
             // If it fails, the program sees a reset, and the peer.
             let _ = sockopt::set_socket_linger(&self.h, None);
         }
-        // By RDMA the peer is told how it ends, and Linux as a peer lets go of what it knows of a connection whose N is reset.
-        if end == End::InOrder || (end != End::ResetBoth && matches!(self.stage, Stage::Moved(_))) {
-            let _ = sockopt::set_socket_linger(&*self.n, None);
-        }
-        if end == End::ResetBoth {
+        let is_moved = matches!(self.stage, Stage::Moved(_));
+        self.n.close_after(move |n| match end {
             // The program has N as well, and closing ours would say nothing.
-            let _ = net::connect_unspec(&self.n);
-        }
+            End::ResetBoth => drop(net::connect_unspec(n)),
+            // By RDMA the peer is told how it ends, and Linux as a peer lets go of what it knows of a connection whose N is reset.
+            End::Reset if !is_moved => {}
+            End::InOrder | End::Reset => drop(sockopt::set_socket_linger(n, None)),
+        });
         match self.stage {
             Stage::Moved(moved) if moved.ring.under_way() > 0 => {
                 lent::reset(&self.h);
@@ -418,24 +542,11 @@ impl Session {
 // ---- Rendezvous ------------------------------------------------------------------------------------
 
 impl Session {
-    fn meet(&mut self, world: &mut World<'_>) -> Fate {
-        loop {
-            let Stage::Rendezvous(rendezvous) = &mut self.stage else { return Fate::HasMore };
-            if rendezvous.exchange.poll_timeout().is_some_and(|due| due <= world.now) {
-                rendezvous.exchange.handle_timeout(world.now);
-            }
-            if !rendezvous.flush(&self.n, &mut self.n_is) {
-                return Fate::Waits;
-            }
-            if let Some(event) = rendezvous.exchange.poll_event() {
-                if let Some(fate) = self.heed(event, world) {
-                    return fate;
-                }
-                continue;
-            }
-            if !rendezvous.read(&self.n, &mut self.n_is, world) {
-                return Fate::Waits;
-            }
+    fn meet(&mut self, talked: Fate, world: &mut World<'_>) -> Fate {
+        let Stage::Rendezvous(rendezvous) = &mut self.stage else { return Fate::HasMore };
+        match rendezvous.event.take() {
+            Some(event) => self.heed(event, world).unwrap_or(Fate::HasMore),
+            None => talked,
         }
     }
 
@@ -447,8 +558,8 @@ impl Session {
                 self.asked(accepted, world);
             }
             Event::Connect(accept, terms) => {
-                if let Some(server) = self.server {
-                    world.lessons.note_accept(server, self.uid, accept.is_first_contact());
+                if let Some(server) = self.server() {
+                    world.lessons.note_accept(server, self.uid(), accept.is_first_contact());
                 }
                 let request = self.request(terms);
                 let connected = request.and_then(|it| world.host.connect(&accept, it, world.now));
@@ -470,9 +581,8 @@ impl Session {
     ///
     /// The TCP connection is gone.
     fn request(&self, terms: Terms) -> Result<Request, Diagnosis> {
-        let ends = self.n.local_addr().and_then(|local| Ok((local, self.n.peer_addr()?)));
-        let (local, remote) = ends.map_err(|_| Diagnosis::INTERR)?;
-        let caller = Caller::new(self.uid, local.ip(), remote.ip());
+        let (local, remote) = self.ends.both().ok_or(Diagnosis::INTERR)?;
+        let caller = Caller::new(self.uid(), local.ip(), remote.ip());
         Ok(Request { caller, terms, sizes: self.sizes })
     }
 
@@ -499,7 +609,6 @@ impl Session {
                 let contact = if first_contact { "first" } else { "further" };
                 log::info!("connection {number}: SMC-R, {version:?}, {contact} contact");
                 world.totals.smc_r_connections += 1;
-                keep_alive(&self.n);
                 self.stage = Stage::Moved(Box::new(Moved::new(token, world.now)));
                 self.n_is = Ready::ALL;
                 Fate::HasMore
@@ -525,14 +634,14 @@ impl Session {
 
     /// Whether the next connection of this user's to this server is to be offered to it.
     fn remember(&self, outcome: &Outcome, lessons: &Lessons) {
-        let Some(server) = self.server else { return };
+        let Some(server) = self.server() else { return };
         match outcome {
-            Outcome::Agreed { .. } => lessons.note_success(server, self.uid),
+            Outcome::Agreed { .. } => lessons.note_success(server, self.uid()),
             // Of a link group that has just ended: the next connection begins another one.
             Outcome::Tcp(fallback) if self.token.is_none() && has_passed(fallback) => {}
             // At once, by the Proposal alone.
             Outcome::Tcp(Fallback::Peers(_)) if self.token.is_none() => {
-                self.tell_pause(server, lessons.note_decline(server, self.uid, lessons::now()));
+                self.tell_pause(server, lessons.note_decline(server, self.uid(), lessons::now()));
             }
             _ => self.note_in_vain(server, Cause::Failed, lessons),
         }
@@ -541,20 +650,20 @@ impl Session {
     /// It has ended in order: whether it was long enough.
     fn measure(&self, token: AlertToken, begun: Duration, world: &mut World<'_>) {
         let view = world.host.connection(token);
-        let Some((server, view)) = self.server.zip(view) else { return };
+        let Some((server, view)) = self.server().zip(view) else { return };
         let traffic = Traffic {
             messages: view.traffic.messages_sent + view.traffic.messages_received,
             bytes: view.traffic.bytes_sent + view.traffic.bytes_received,
         };
         if autosmc::has_paid(traffic) {
-            world.lessons.forget(server, self.uid);
+            world.lessons.forget(server, self.uid());
             let carried = Carried {
                 time: world.now.saturating_sub(begun),
                 sent: view.traffic.bytes_sent,
                 received: view.traffic.bytes_received,
             };
-            if world.rivalry.note((canonical(server), self.uid), carried, world.lessons, world.now)
-            {
+            let key = (canonical(server), self.uid());
+            if world.rivalry.note(key, carried, world.lessons, world.now) {
                 log::info!("connection {}: SMC-R is compared with TCP at {server}", self.number);
             }
         } else {
@@ -563,7 +672,7 @@ impl Session {
     }
 
     fn note_in_vain(&self, server: SocketAddr, cause: Cause, lessons: &Lessons) {
-        self.tell_pause(server, lessons.note(server, self.uid, cause, lessons::now()));
+        self.tell_pause(server, lessons.note(server, self.uid(), cause, lessons::now()));
     }
 
     fn tell_pause(&self, server: SocketAddr, pause: Option<Duration>) {
@@ -574,14 +683,12 @@ impl Session {
     }
 
     fn stay_tcp(&mut self, fallback: Fallback) {
-        let relayed = Relayed { ways: Ways::default(), exchange: None, fallback };
+        let (is_settled, ways) = (false, Ways::default());
+        let relayed = Relayed { is_settled, ways, exchange: None, fallback };
         let before = mem::replace(&mut self.stage, Stage::Relayed(Box::new(relayed)));
         if let (Stage::Relayed(relayed), Stage::Rendezvous(rendezvous)) = (&mut self.stage, before)
         {
             relayed.exchange = Some(rendezvous.exchange);
-            // No other process reads it, so an urgent byte is to come in line. If it cannot be, the
-            // connection has failed, and says so.
-            let _ = sockopt::set_socket_oobinline(&self.n, true);
         }
         self.n_is = Ready::ALL;
     }
@@ -606,10 +713,6 @@ impl Session {
     }
 }
 
-fn canonical(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
-}
-
 /// Lets TCP probe a silent connection, unless the program has it probed as soon. If it cannot be, it is as
 /// good as the firewalls on its way.
 fn keep_alive(n: &TcpStream) {
@@ -628,6 +731,35 @@ fn has_passed(fallback: &Fallback) -> bool {
 }
 
 impl Rendezvous {
+    /// Before the first byte.
+    fn settle(&mut self, number: u64, n: &TcpStream, interface: u32, now: Duration) {
+        // If this process dies, the kernel resets N: an end would be a lie, and a peer by SMC-R would wait for more.
+        let _ = sockopt::set_socket_linger(n, Some(Duration::ZERO));
+        if !self.is_unwanted && is_denied(n, interface) {
+            log::info!("connection {number} stays TCP: the IP filter denies it");
+            self.exchange.decline(Diagnosis::CNFERR, now);
+        }
+    }
+
+    /// Exchanges CLC with the peer, until that has come to something.
+    fn talk(&mut self, n: &TcpStream, n_is: &mut Ready, apart: &mut Apart<'_>) -> Fate {
+        loop {
+            if self.exchange.poll_timeout().is_some_and(|due| due <= apart.now) {
+                self.exchange.handle_timeout(apart.now);
+            }
+            if !self.flush(n, n_is) {
+                return Fate::Waits;
+            }
+            self.event = self.exchange.poll_event();
+            if self.event.is_some() {
+                return Fate::HasMore;
+            }
+            if !self.read(n, n_is, apart.chunk) {
+                return Fate::Waits;
+            }
+        }
+    }
+
     /// Sends what is to be sent. False: not all of it could be.
     fn flush(&mut self, n: &TcpStream, n_is: &mut Ready) -> bool {
         while let Some(message) = self.exchange.poll_transmit() {
@@ -648,19 +780,19 @@ impl Rendezvous {
     }
 
     /// Reads what the exchange wants, and no more. False: there is nothing.
-    fn read(&mut self, n: &TcpStream, n_is: &mut Ready, world: &mut World<'_>) -> bool {
-        let wanted = self.exchange.wanted().min(world.chunk.len());
+    fn read(&mut self, n: &TcpStream, n_is: &mut Ready, chunk: &mut [u8]) -> bool {
+        let wanted = self.exchange.wanted().min(chunk.len());
         if wanted == 0 || !n_is.read {
             return false;
         }
         // What the exchange does not take is the program's.
         let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
-        match net::recv(n, &mut world.chunk[..wanted], flags) {
+        match net::recv(n, &mut chunk[..wanted], flags) {
             Ok((_, 0)) => self.exchange.handle_end(),
             Ok((_, count)) => {
-                let taken = self.exchange.handle_bytes(&world.chunk[..count]);
+                let taken = self.exchange.handle_bytes(&chunk[..count]);
                 // They are there: they were just seen, and no other process reads.
-                let _ = net::recv(n, &mut world.chunk[..taken], RecvFlags::DONTWAIT);
+                let _ = net::recv(n, &mut chunk[..taken], RecvFlags::DONTWAIT);
                 if taken == 0 {
                     n_is.read = false;
                 }
@@ -690,6 +822,7 @@ impl Moved {
             peer_has_ended: false,
             is_told: false,
             leave: None,
+            to_keep_alive: true,
         }
     }
 
@@ -855,14 +988,13 @@ impl Moved {
             return Ok(());
         }
         n_is.read = false;
-        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
-        let is_reset = match net::recv(n, &mut [0; 1], flags) {
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
-            Ok((_, 0)) => false,
-            // No byte of either program has been there since both sides agreed.
-            Ok(_) => return Err(Cut),
-            Err(_) => true,
-        };
+        let happened = what_has_happened(n);
+        let is_reset = happened.contains(PollFlags::ERR);
+        if !is_reset && !happened.intersects(PollFlags::RDHUP | PollFlags::HUP) {
+            // No byte of either program has been there since both sides agreed. (Behind some an end looks like an end, and
+            // the peer says none by CDC.)
+            return if happened.contains(PollFlags::IN) { Err(Cut) } else { Ok(()) };
+        }
         let until = now + self.leave_patience(is_reset);
         let leave = self.leave.get_or_insert(Leave { until, is_reset, was_heard: false });
         leave.is_reset |= is_reset;
@@ -900,6 +1032,19 @@ impl Moved {
     }
 }
 
+/// Whether the IP filter of the host denies N. One that cannot be asked has ended.
+pub(crate) fn is_denied(n: &TcpStream, interface: u32) -> bool {
+    sidestep_bpf::is_denied(n, interface).unwrap_or(false)
+}
+
+/// What of N poll(2) tells, which asks for no lock.
+fn what_has_happened(n: &TcpStream) -> PollFlags {
+    let mut asked = [PollFd::new(n, PollFlags::IN | PollFlags::RDHUP)];
+    // It is asked anew at the next event.
+    let answered = poll(&mut asked, Some(&Timespec::default()));
+    answered.map_or(PollFlags::empty(), |_| asked[0].revents())
+}
+
 impl Session {
     fn carry(&mut self, world: &mut World<'_>) -> Fate {
         let Self { n, h, n_is, h_is, .. } = self;
@@ -931,17 +1076,17 @@ impl Session {
     /// One that a rule of TLS has.
     pub(crate) fn begin_protected(
         number: u64,
-        offer: Offer,
+        (offer, ends): (Offer, Ends),
         h: TcpStream,
         setup: &Setup,
         now: Duration,
     ) -> Self {
-        let protected = Protected::begin(&offer, setup, now);
+        let protected = Protected::begin(ends, setup, now);
         Self {
             number,
-            uid: offer.uid,
+            ends,
             port: offer.port,
-            server: None,
+            is_client: offer.side == Side::Client,
             n: offer.connection,
             h,
             n_is: Ready::ALL,
@@ -950,14 +1095,9 @@ impl Session {
             sizes: Sizes { rmbe: offer.rmbe, send_buffer: offer.rmbe },
             token: None,
             is_denied: false,
+            to_judge: None,
+            interface: 0,
             stage: Stage::Protected(Box::new(protected)),
-        }
-    }
-
-    /// A thread has worked on its handshake.
-    pub(crate) fn handle_handshake(&mut self, done: Done, protection: &mut Protection) {
-        if let Stage::Protected(protected) = &mut self.stage {
-            protected.handle_handshake(done, protection);
         }
     }
 
@@ -970,18 +1110,12 @@ impl Session {
             Stage::Joined(joined) => joined.protection(),
             _ => ProtectionStatus::default(),
         };
-        Some((self.uid, status))
+        Some((self.uid(), status))
     }
 
     /// The peer has not agreed to TLS yet.
     pub(crate) fn is_shaking_hands(&self) -> bool {
         matches!(&self.stage, Stage::Protected(it) if it.is_shaking_hands())
-    }
-
-    fn protect(&mut self, world: &mut World<'_>) -> Fate {
-        let Self { number, n, h, n_is, h_is, stage, .. } = self;
-        let Stage::Protected(protected) = stage else { return Fate::HasMore };
-        protected.advance(*number, (h, h_is), (n, n_is), world)
     }
 }
 
@@ -992,7 +1126,7 @@ impl Session {
     /// addresses.
     pub(crate) fn may_join(&self, other: &Ends) -> bool {
         matches!(&self.stage, Stage::Protected(it) if it.may_join(other))
-            && self.n.peer_addr().is_ok()
+            && !what_has_happened(&self.n).contains(PollFlags::HUP)
     }
 
     /// The other end is here: what is told of N from now on is about the H of that end.
@@ -1000,15 +1134,6 @@ impl Session {
         let Stage::Protected(protected) = &self.stage else { return };
         self.stage = Stage::Joined(Box::new(Joined::new(protected.rule(), other)));
         (self.h_is, self.n_is) = (Ready::ALL, Ready::ALL);
-    }
-
-    /// Each N that the session keeps.
-    pub(crate) fn networks(&self) -> impl Iterator<Item = &TcpStream> {
-        let other = match &self.stage {
-            Stage::Joined(joined) => Some(joined.network()),
-            _ => None,
-        };
-        std::iter::once(&*self.n).chain(other)
     }
 
     /// What displays show of its second program, if it has two.
@@ -1028,13 +1153,21 @@ impl Session {
 
 // ---- Relayed ------------------------------------------------------------------------------------
 
-impl Session {
-    fn relay(&mut self, world: &mut World<'_>) -> Fate {
-        let Self { n, h, n_is, h_is, stage, .. } = self;
-        let Stage::Relayed(relayed) = stage else { return Fate::HasMore };
-        let exchange = &mut relayed.exchange;
+impl Relayed {
+    fn talk(
+        &mut self,
+        h: (&TcpStream, &mut Ready),
+        (n, n_is): (&TcpStream, &mut Ready),
+        chunk: &mut [u8],
+    ) -> Fate {
+        if !mem::replace(&mut self.is_settled, true) {
+            // No other process reads it, so an urgent byte is to come in line. If it cannot be, the
+            // connection has failed, and says so.
+            let _ = sockopt::set_socket_oobinline(n, true);
+        }
+        let exchange = &mut self.exchange;
         // A Decline of the peer may have crossed ours.
         let declines = |first: &[u8]| exchange.take().map_or(0, |exchange| exchange.crossed(first));
-        relayed.ways.pass((h, h_is), (n, n_is), world.chunk, declines)
+        self.ways.pass(h, (n, n_is), chunk, declines)
     }
 }

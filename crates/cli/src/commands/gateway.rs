@@ -12,6 +12,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -97,7 +98,7 @@ fn work(args: &GatewayArgs) -> Result<(), GatewayError> {
     logging::begin(args.log.as_ref())?;
     raise_limits();
     let settings = settings(args)?;
-    let mut gateway = match systemd::take_stored() {
+    let gateway = match systemd::take_stored() {
         Some(stored) => Gateway::restore(settings, stored),
         None if args.replace => Gateway::replace(settings),
         None => Gateway::open(settings),
@@ -109,16 +110,16 @@ fn work(args: &GatewayArgs) -> Result<(), GatewayError> {
     }
     let pulse = watchdog().pulse();
     tell_systemd(NotifyState::Ready);
-    let mut is_replaced = false;
-    let mut tell = |progress: Progress| {
-        if progress.is_replaced && !is_replaced {
-            is_replaced = true;
+    let is_replaced = Arc::new(AtomicBool::new(false));
+    let is_known = Arc::clone(&is_replaced);
+    let tell = move |progress: Progress| {
+        if progress.is_replaced && !is_known.swap(true, Ordering::Relaxed) {
             hand_service_over(*lock(&successor));
         }
         tell_systemd(NotifyState::Status(&in_words(progress)));
     };
-    let stored = gateway.run(stop.as_fd(), pulse, &mut tell).map_err(GatewayError::Wait)?;
-    if is_replaced {
+    let stored = gateway.run(stop.into(), pulse, tell).map_err(GatewayError::Wait)?;
+    if is_replaced.load(Ordering::Relaxed) {
         log::info!("ends, replaced");
         return Ok(());
     }

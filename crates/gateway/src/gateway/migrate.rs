@@ -82,7 +82,8 @@ impl Gateway {
         let of_group = self.host.connections().filter(|it| it.group_number == group);
         let numbers = of_group.filter_map(|it| self.owners.get(&it.token).copied());
         let numbers: Vec<u64> = numbers.filter(|it| self.sessions.contains_key(it)).collect();
-        let at_rest = numbers.iter().map(|number| self.sessions[number].session.at_rest(now));
+        let at_rest =
+            numbers.iter().map(|number| self.sessions[number].session.as_ref()?.at_rest(now));
         let at_rest: Vec<SessionAtRest> = at_rest.collect::<Option<_>>()?;
         let migrant = self.host.emigrate(group, now)?;
         for stream in &migrant.streams {

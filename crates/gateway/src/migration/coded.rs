@@ -131,7 +131,7 @@ coded! {
     }
     StateFlags { done_writing, closed, abnormal_close }
     SessionAtRest {
-        token, uid, server, sizes, age, has_ended, peer_has_ended, is_told, leave,
+        token, uid, is_client, ends, sizes, age, has_ended, peer_has_ended, is_told, leave,
     }
     LeaveAtRest { left, is_reset, was_heard }
 }

@@ -143,7 +143,8 @@ fn sessions() -> Vec<SessionAtRest> {
     vec![SessionAtRest {
         token: TOKEN,
         uid: 1000,
-        server: Some("10.0.0.2:80".parse().unwrap()),
+        is_client: true,
+        ends: [None, Some("10.0.0.2:80".parse().unwrap())],
         sizes: [RmbeSize::MIN, RmbeSize::DEFAULT],
         age: Duration::from_secs(3),
         has_ended: true,
@@ -183,7 +184,7 @@ fn a_layout_has_its_version() {
     let bytes = bytes_of(&whole);
     let bytes = &bytes[4..];
     let sum = bytes.iter().fold(0_u32, |sum, byte| sum.rotate_left(5).wrapping_add((*byte).into()));
-    assert_eq!((STATE, bytes.len(), sum), (1, 518, 0x256A_10A8));
+    assert_eq!((STATE, bytes.len(), sum), (2, 520, 0xC545_601E));
 }
 
 #[test]

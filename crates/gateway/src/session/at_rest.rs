@@ -12,8 +12,10 @@ pub(crate) struct SessionAtRest {
     pub(crate) token: AlertToken,
     /// Whose it is.
     pub(crate) uid: u32,
-    /// Where the program has connected to, if it is the client.
-    pub(crate) server: Option<SocketAddr>,
+    /// Whether the program has connected.
+    pub(crate) is_client: bool,
+    /// Of N: the program's and the peer's, if they are known.
+    pub(crate) ends: [Option<SocketAddr>; 2],
     /// What its buffers count for: RMBE and send buffer.
     pub(crate) sizes: [RmbeSize; 2],
     /// How long it has been going by SMC-R.

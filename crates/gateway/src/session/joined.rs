@@ -19,6 +19,7 @@
 use super::turn::{End, Fate, Ready};
 use super::ways::Ways;
 use crate::foreign::Foreign;
+use crate::protection::Ends;
 use crate::status::{self, Mode};
 use rustix::net::sockopt;
 use sidestep_proto::protection::RuleName;
@@ -29,6 +30,7 @@ use std::net::TcpStream;
 #[derive(Debug)]
 pub(crate) struct OtherEnd {
     pub(crate) n: Foreign<TcpStream>,
+    pub(crate) ends: Ends,
     pub(crate) h: TcpStream,
     /// The program's, of H.
     pub(crate) port: u16,
@@ -53,6 +55,11 @@ impl Joined {
     /// The other N.
     pub(super) fn network(&self) -> &TcpStream {
         &self.other.n
+    }
+
+    /// Whose it is.
+    pub(super) const fn other_user(&self) -> u32 {
+        self.other.n.uid()
     }
 
     /// What displays show of the other program.
@@ -103,8 +110,8 @@ impl OtherEnd {
         status::Connection {
             user: self.n.uid(),
             port: self.port,
-            local: self.n.local_addr().ok(),
-            remote: self.n.peer_addr().ok(),
+            local: self.ends.local(),
+            remote: self.ends.remote(),
             mode: Mode::WithinHost,
             reason: None,
             protection: Some(by_rule(self.rule)),

@@ -27,13 +27,12 @@
 //!
 //! On N goes what the session has made of bytes, and nothing else: there is no way from H to N past it.
 
-use super::turn::{Cut, End, Fate, Ready, World, pass_on};
+use super::turn::{Apart, Cut, End, Fate, Ready, Report, pass_on};
 use crate::bytes::Kept;
-use crate::control::Offer;
 use crate::handshakes::Done;
 use crate::intake::{self, Intake};
 use crate::limits::{HANDSHAKE_PATIENCE, TURN};
-use crate::protection::{Ends, Protection as Rules};
+use crate::protection::{Ends, mark};
 use crate::status;
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, sockopt};
@@ -64,6 +63,10 @@ pub(super) struct Protected {
     ends: Ends,
     within_host: WithinHost,
     half_close: HalfClose,
+    /// Nothing but TLS is to be let through by the kernel's filters.
+    is_enforced: bool,
+    /// N is as it has to be.
+    is_settled: bool,
     /// `None`: a thread works on it.
     tls: Option<Box<Tls>>,
     /// When the handshake has to be over; `None`: it is.
@@ -109,16 +112,15 @@ impl From<Failure> for Stop {
 
 impl Protected {
     /// A thread begins its handshake.
-    pub(super) fn begin(offer: &Offer, setup: &Setup, now: Duration) -> Self {
-        // Records are whole already. If these cannot be set, the connection has ended, and says so.
-        let _ = offer.connection.set_nodelay(true);
-        let _ = sockopt::set_socket_oobinline(&*offer.connection, true);
+    pub(super) fn begin(ends: Ends, setup: &Setup, now: Duration) -> Self {
         let rule = setup.rule();
         Self {
             of: (rule.scope.role, rule.name()),
-            ends: Ends::of(&offer.connection, offer.uid),
+            ends,
             within_host: rule.within_host,
             half_close: rule.half_close,
+            is_enforced: rule.enforce,
+            is_settled: false,
             tls: None,
             due: Some(now + HANDSHAKE_PATIENCE),
             may_have_plain_text: rule.scope.begin == Begin::Asked,
@@ -137,10 +139,10 @@ impl Protected {
     }
 
     /// A thread has worked on the handshake.
-    pub(super) fn handle_handshake(&mut self, done: Done, protection: &mut Rules) {
+    pub(super) fn handle_handshake(&mut self, done: Done, reports: &mut Vec<Report>) {
         self.tls = done.session;
         if let Err(failure) = done.result {
-            self.fail(&failure, protection);
+            self.fail(failure, reports);
         }
     }
 
@@ -167,19 +169,19 @@ impl Protected {
         number: u64,
         (h, h_is): (&TcpStream, &mut Ready),
         (n, n_is): (&TcpStream, &mut Ready),
-        world: &mut World<'_>,
+        apart: &mut Apart<'_>,
     ) -> Fate {
-        match self.go_on(number, (h, h_is), (n, n_is), world) {
+        match self.go_on(number, (h, h_is), (n, n_is), apart) {
             Ok(fate) => fate,
             Err(Stop::Program) => Fate::Over(End::ResetBoth),
             Err(Stop::Network) => {
                 if self.due.is_some() {
-                    self.fail(&Failure::Unfinished, world.protection);
+                    self.fail(Failure::Unfinished, apart.reports);
                 }
                 Fate::Over(End::Reset)
             }
             Err(Stop::Failed(failure)) => {
-                self.fail(&failure, world.protection);
+                self.fail(failure, apart.reports);
                 self.say_why(n, n_is)
             }
         }
@@ -224,22 +226,21 @@ impl Protected {
         number: u64,
         (h, h_is): (&TcpStream, &mut Ready),
         (n, n_is): (&TcpStream, &mut Ready),
-        world: &mut World<'_>,
+        apart: &mut Apart<'_>,
     ) -> Result<Fate, Stop> {
+        self.settle(n, apart.reports);
         if self.has_failed {
             return Ok(self.say_why(n, n_is));
         }
         if self.due.is_some() {
-            if self.shake_hands(number, (n, n_is), world)? {
+            if self.shake_hands((n, n_is), apart)? {
                 return Ok(Fate::Waits);
             }
             log::debug!("connection {number}: {:?} by rule {}", self.protection, self.of.1);
         }
-        let chunk = mem::take(&mut world.chunk);
-        let outward = self.carry_out((h, h_is), (n, n_is), chunk);
+        let outward = self.carry_out((h, h_is), (n, n_is), apart.chunk);
         // Even if the way out is cut, the program is to have what has come.
-        let inward = self.carry_in((n, n_is), (h, h_is), chunk);
-        world.chunk = chunk;
+        let inward = self.carry_in((n, n_is), (h, h_is), apart.chunk);
         let (more_inward, more_outward) = (inward?, outward?);
         if self.peer_is_told && self.is_told {
             return Ok(Fate::Over(End::InOrder));
@@ -247,14 +248,30 @@ impl Protected {
         Ok(if more_outward || more_inward { Fate::HasMore } else { Fate::Waits })
     }
 
+    /// Before the first byte: N is marked for the kernel's filters, and its records leave at once.
+    fn settle(&mut self, n: &TcpStream, reports: &mut Vec<Report>) {
+        if mem::replace(&mut self.is_settled, true) {
+            return;
+        }
+        if let Err(error) = mark(n) {
+            let (ends, of) = (self.ends, self.of);
+            reports.push(Report::Unmarked { ends, of, is_enforced: self.is_enforced, error });
+            if self.is_enforced {
+                (self.due, self.has_failed) = (None, true);
+            }
+        }
+        // Records are whole already. If these cannot be set, the connection has ended, and says so.
+        let _ = n.set_nodelay(true);
+        let _ = sockopt::set_socket_oobinline(n, true);
+    }
+
     /// True: the handshake goes on.
     fn shake_hands(
         &mut self,
-        number: u64,
         (n, n_is): (&TcpStream, &mut Ready),
-        world: &mut World<'_>,
+        apart: &mut Apart<'_>,
     ) -> Result<bool, Stop> {
-        if self.due.is_some_and(|due| due <= world.now) {
+        if self.due.is_some_and(|due| due <= apart.now) {
             return Err(Failure::TooLate.into());
         }
         let Some(mut tls) = self.tls.take() else { return Ok(true) };
@@ -265,13 +282,13 @@ impl Protected {
             self.due = None;
             self.protection = tls.protection();
             let is_resumed = self.protection.is_some_and(|it| it.is_resumed);
-            world.protection.note_handshake(self.of, is_resumed);
+            apart.reports.push(Report::Handshake { of: self.of, is_resumed });
             self.tls = Some(tls);
             return Ok(false);
         }
-        let has_news = is_flushed && self.listen(&mut tls, (n, n_is), world.chunk)?;
+        let has_news = is_flushed && self.listen(&mut tls, (n, n_is), apart.chunk)?;
         match has_news {
-            true => world.protection.handshakes.process(number, tls),
+            true => apart.reports.push(Report::Process(tls)),
             false => self.tls = Some(tls),
         }
         Ok(true)
@@ -548,10 +565,10 @@ impl Protected {
         Ok(true)
     }
 
-    fn fail(&mut self, failure: &Failure, protection: &mut Rules) {
+    fn fail(&mut self, failure: Failure, reports: &mut Vec<Report>) {
         if !mem::replace(&mut self.has_failed, true) {
             self.due = None;
-            protection.note_failure(self.ends, self.of, failure);
+            reports.push(Report::Failure { ends: self.ends, of: self.of, failure });
         }
     }
 

@@ -1,4 +1,8 @@
 //! A turn of a session: what it may use, and how it goes on afterwards.
+//!
+//! It has two parts. First the session is alone with its sockets ([`Apart`]): its program may keep N locked, so this thread may
+//! sleep there as long as the program likes, and the loop goes on without it ([`seat`](crate::seat)). Then it is
+//! back, and tells what has come of it to what all sessions share ([`World`]).
 
 use std::collections::HashMap;
 use std::net::TcpStream;
@@ -6,16 +10,87 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::SendFlags;
-use sidestep_engine::Host;
+use sidestep_engine::{Event as EngineEvent, Host};
+use sidestep_proto::protection::{Role, RuleName};
 use sidestep_rdma::memory::Stretch;
+use sidestep_tls::{Failure, Session as Tls};
 use sidestep_wire::AlertToken;
 
+use crate::handshakes::Done;
 use crate::lessons::Lessons;
 use crate::nic::Nic;
 use crate::output;
-use crate::protection::Protection;
+use crate::protection::{Ends, Protection};
 use crate::rivalry::Rivalry;
 use crate::status::Totals;
+
+/// What a session may use apart from the loop.
+pub(crate) struct Apart<'a> {
+    /// For bytes that are read from a socket.
+    pub(crate) chunk: &'a mut [u8],
+    pub(crate) reports: &'a mut Vec<Report>,
+    pub(crate) now: Duration,
+}
+
+/// What a session tells when it is back.
+#[derive(Debug)]
+pub(crate) enum Report {
+    /// A rule of TLS protects it now.
+    Handshake { of: (Role, RuleName), is_resumed: bool },
+    /// It does not, or not to its end.
+    Failure { ends: Ends, of: (Role, RuleName), failure: Failure },
+    /// A thread is to work on its handshake.
+    Process(Box<Tls>),
+    /// The kernel's filters cannot be told that nothing but TLS goes by N.
+    Unmarked { ends: Ends, of: (Role, RuleName), is_enforced: bool, error: nix::Error },
+    /// What the IP filter says of one of its sockets, now that it has other rules.
+    Judged { is_denied: bool },
+}
+
+/// What a session is told.
+#[derive(Debug)]
+pub(crate) enum Word {
+    /// Something has happened on H.
+    Program,
+    /// The same on N.
+    Network,
+    /// The host tells something of its connection.
+    Host(EngineEvent),
+    /// A thread has worked on its handshake.
+    Handshake(Done),
+    /// The IP filter has other rules; N is at this interface now, or still where it was.
+    Judge(Option<u32>),
+    /// The IP filter denies it, or has not answered in time.
+    Denied,
+}
+
+impl Word {
+    /// Whether it adds nothing to what was said before: what only says that something may be done.
+    pub(crate) fn says_no_more_than(&self, before: &Self) -> bool {
+        match (self, before) {
+            (Self::Program, Self::Program) | (Self::Network, Self::Network) => true,
+            (Self::Host(one), Self::Host(other)) => one == other,
+            _ => false,
+        }
+    }
+}
+
+/// What has come of the first part of a turn.
+#[derive(Debug)]
+pub(crate) struct Talk {
+    pub(super) fate: Fate,
+    pub(super) reports: Vec<Report>,
+}
+
+impl Talk {
+    /// What the IP filter has said, if it was asked because of other rules.
+    pub(crate) fn judged(&self) -> Option<bool> {
+        self.reports.iter().find_map(|report| match report {
+            Report::Judged { is_denied } => Some(*is_denied),
+            _ => None,
+        })
+    }
+}
 
 /// What sessions share.
 pub(crate) struct World<'a> {

@@ -8,6 +8,7 @@
 //! | `stays` | connections that stay TCP, with every byte |
 //! | `broken` | gateways and peers that die, cables that are cut |
 //! | `replaced` | connections that go on in the gateway that takes the place of theirs |
+//! | `held` | programs that keep the lock of their socket |
 //! | `hostile` | callers that say what they should not |
 
 #[path = "../../examples/handover/by_hand.rs"]
@@ -17,6 +18,7 @@ mod rights;
 
 mod adapters;
 mod broken;
+mod held;
 mod hostile;
 mod moved;
 mod replaced;

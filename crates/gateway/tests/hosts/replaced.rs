@@ -260,7 +260,7 @@ fn what_the_next_gateway_cannot_carry_stays() {
 
 /// What a successor says of its versions: the state of link groups, and the layouts of shared memory.
 fn version() -> u32 {
-    const STATE: u8 = 1;
+    const STATE: u8 = 2;
     let [slab, wake, state] = sidestep_device::stamp::layouts().map(|number| number as u8);
     u32::from_be_bytes([STATE, slab, wake, state])
 }

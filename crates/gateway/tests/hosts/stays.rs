@@ -26,7 +26,7 @@ use crate::scene::{CLIENT, PATIENCE, SERVER, Scene, adapters, address};
 use crate::{by_hand, receive, receive_end, receive_reset, send};
 
 /// Two gateways that have nothing in common.
-fn strangers() -> Option<Scene> {
+pub(crate) fn strangers() -> Option<Scene> {
     let mut scene = Scene::without_gateways(1)?;
     for (host, ueid) in [(CLIENT, "ueid=ONE"), (SERVER, "ueid=OTHER")] {
         let words = adapters(host, 1);

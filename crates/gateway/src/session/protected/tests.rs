@@ -1,20 +1,13 @@
 //! A protected connection by itself: a program at H, a peer at N with a session of its own, and real threads for the handshake.
 
 use super::*;
-use crate::foreign::Foreign;
 use crate::handshakes::Handshakes;
-use crate::lessons::Lessons;
 use crate::limits::CHUNK;
-use crate::rivalry::Rivalry;
-use crate::status::Totals;
+use crate::protection::Protection as Rules;
 use rustls::time_provider::DefaultTimeProvider;
-use sidestep_engine::Host;
 use sidestep_proto::protection::Scope;
 use sidestep_tls::rule::{Expected, Identity, Rule, UncleanEnd, Versions};
 use sidestep_tls::{Material, Peer, setup};
-use sidestep_wire::RmbeSize;
-use sidestep_wire::host_control::Side;
-use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -85,8 +78,6 @@ struct Scene {
     n: TcpStream,
     program: TcpStream,
     peer: TcpStream,
-    host: Host<crate::nic::Nic>,
-    lessons: Lessons,
     rules: Rules,
     now: Duration,
     fate: Fate,
@@ -95,33 +86,12 @@ struct Scene {
 impl Scene {
     fn new(setup: &Setup) -> Self {
         let ((program, h), (n, peer)) = (connection(), connection());
-        let rmbe = RmbeSize::DEFAULT;
-        let offer = Offer {
-            side: Side::Client,
-            port: 1,
-            rmbe,
-            rule: Some(setup.rule().name()),
-            resolved: None,
-            connection: Foreign::new(n.try_clone().unwrap(), 0),
-            uid: 0,
-        };
+        let ends = Ends::of(&n, 0);
         let rules = Rules::new(vec![setup.rule().clone()], Handshakes::begin(true).unwrap());
-        let protected = Protected::begin(&offer, setup, Duration::ZERO);
-        let address = offer.connection.peer_addr().unwrap().ip();
+        let protected = Protected::begin(ends, setup, Duration::ZERO);
+        let address = ends.remote().unwrap().ip();
         rules.handshakes.start(1, setup.clone(), Peer { address, resolved: None });
-        let settings = sidestep_engine::Settings { keepalive: None };
-        Self {
-            protected,
-            h,
-            n,
-            program,
-            peer,
-            host: Host::new(settings, rand::make_rng()),
-            lessons: Lessons::new().unwrap(),
-            rules,
-            now: Duration::ZERO,
-            fate: Fate::Waits,
-        }
+        Self { protected, h, n, program, peer, rules, now: Duration::ZERO, fate: Fate::Waits }
     }
 
     /// A turn of the session, unless it is over.
@@ -129,22 +99,16 @@ impl Scene {
         if matches!(self.fate, Fate::Over(_)) {
             return;
         }
+        let mut reports = Vec::new();
         for done in self.rules.handshakes.take() {
-            self.protected.handle_handshake(done, &mut self.rules);
+            self.protected.handle_handshake(done, &mut reports);
         }
-        let mut world = World {
-            host: &mut self.host,
-            owners: &mut HashMap::new(),
-            lessons: &self.lessons,
-            rivalry: &mut Rivalry::default(),
-            totals: &mut Totals::default(),
-            protection: &mut self.rules,
-            chunk: &mut vec![0; CHUNK],
-            now: self.now,
-        };
+        let chunk = &mut vec![0; CHUNK];
+        let mut apart = Apart { chunk, reports: &mut reports, now: self.now };
         let (mut h_is, mut n_is) = (Ready::ALL, Ready::ALL);
         let ends = ((&self.h, &mut h_is), (&self.n, &mut n_is));
-        self.fate = self.protected.advance(1, ends.0, ends.1, &mut world);
+        self.fate = self.protected.advance(1, ends.0, ends.1, &mut apart);
+        reports.into_iter().for_each(|report| self.rules.heed(1, report));
         if let Fate::Over(end) = self.fate {
             if end != End::InOrder {
                 sockopt::set_socket_linger(&self.h, Some(Duration::ZERO)).unwrap();
