@@ -12,7 +12,10 @@
 //! Until they are passed the bytes stay as they are, unless their writer breaks the rules: an adapter may send them from
 //! there, and again, for as long as the end is open. So `look` can also leave out those that are under way.
 //!
-//! The three are a [`Lender`] in the library, found by [its name](NAME). Its version is a part of the name, so a program
+//! Strangers send such a program sockets of theirs (`leave_received`): what the library would ask about one may wait for the lock
+//! of the socket, which its sender may keep.
+//!
+//! All are a [`Lender`] in the library, found by [its name](NAME). Its version is a part of the name, so a program
 //! and a library of different builds either agree or do without.
 //!
 //! An end that is lent has one reader: between `look` and `pass` no other thread or process takes bytes of it.
@@ -21,7 +24,7 @@ use crate::sys::Errno;
 use core::ffi::CStr;
 
 /// Where the library has its [`Lender`].
-pub const NAME: &CStr = c"sidestep_lender_2";
+pub const NAME: &CStr = c"sidestep_lender_3";
 
 /// The bytes do not lie in a ring, or not all of them: `recv` has them. The kernel never says this of a TCP socket.
 pub const ELSEWHERE: Errno = Errno(libc::EOPNOTSUPP);
@@ -74,6 +77,9 @@ pub struct Lender {
     pub pass: extern "C" fn(fd: i32, position: u64, count: usize),
     /// Ends the connection by a reset, of which the peer learns at once; the ring is the end's until that is closed.
     pub reset: extern "C" fn(fd: i32),
+    /// Whether sockets that come beside messages are the program's, whatever their sender has done with them, so that the
+    /// library takes none for one of a connection that was passed on: 1 from now on, 0 no more. At first it is not so.
+    pub leave_received: extern "C" fn(is_left: u8),
 }
 
 impl Lender {

@@ -28,10 +28,11 @@ use sidestep_wire::hand_over::{
 use sidestep_wire::host_control::Side;
 use sidestep_wire::rule_name::RuleName;
 
+use crate::ends::Ends;
 use crate::foreign::{Foreign, RIGHTS_MAX, admit_rights, refuse_rights};
+use crate::lent;
 use crate::limits::{AT_ONCE, BACKLOG, LINES_MAX, LINES_OF_USER_MAX};
 use crate::poller::{Poller, Source};
-use crate::protection::Ends;
 use crate::spare::Spare;
 use crate::status::{Status, say};
 
@@ -293,7 +294,9 @@ fn receive(line: &Line) -> Result<Request, Heard> {
     let mut beside = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let mut parts = [IoSliceMut::new(&mut bytes)];
-    let len = match net::recvmsg(&line.socket, &mut parts, &mut beside, flags) {
+    let received =
+        lent::receive_strange(|| net::recvmsg(&line.socket, &mut parts, &mut beside, flags));
+    let len = match received {
         Ok(received) if received.bytes > 0 => received.bytes,
         Err(Errno::AGAIN | Errno::INTR) => return Err(Heard::Nothing),
         Ok(_) | Err(_) => return Err(Heard::End),

@@ -30,6 +30,7 @@ use sidestep_wire::{AlertToken, Diagnosis, PeerId};
 
 use crate::adapters::{Hardware, Health, Place, Wanted, gid_of};
 use crate::control::{ControlSocket, Offer, Request};
+use crate::ends::Ends;
 use crate::error::OpenError;
 use crate::handshakes::Handshakes;
 use crate::interfaces::{self, Changes, Interface};
@@ -43,16 +44,13 @@ use crate::listener::Listener;
 use crate::migration;
 use crate::nic::Nic;
 use crate::poller::{Poller, Source};
-use crate::protection::{Ends, Protection};
+use crate::protection::Protection;
 use crate::rivalry::{Rivalry, Sight};
-use crate::seat::Seat;
 use crate::session::{End, Fate, OtherEnd, Session, Talk, Word, World};
 use crate::settings::Settings;
 use crate::status::{self, Cpu, Status, Totals, say};
-use crate::succession::{Drain, Estate, Predecessor, Progress, Storing};
-use crate::watchdog::Pulse;
+use crate::succession::{Drain, Estate, Predecessor, Storing};
 use absences::{Absences, Arrival, Returns};
-use service::Service;
 
 /// A session, and what the loop has noted of it.
 #[derive(Debug)]
@@ -65,6 +63,8 @@ struct Known {
     talk: Option<Talk>,
     /// It is among those that may do something.
     is_ready: bool,
+    /// It is to be so again after this turn, because something has happened while it was away.
+    is_called: bool,
     /// Its place among the deadlines.
     due: Option<Duration>,
 }
@@ -389,32 +389,6 @@ fn local_host(peer_id: PeerId, settings: &Settings) -> LocalHost {
 // ---- the loop -----------------------------------------------------------------------------------
 
 impl Gateway {
-    /// Works until something can be read from `stop`, or it has been replaced and its last connection has ended,
-    /// and then a moment longer, in which peers are told that it ends. What is still open then is reset. With a
-    /// limit for draining it drains when something can be read, and ends when there is more. `pulse` beats in
-    /// each round, and `tell` is told how draining goes on.
-    ///
-    /// Where the settings say that there is a store, it returns what the next gateway needs to go on with its connections
-    /// ([`restore`](Self::restore)). They are reset when that is closed.
-    ///
-    /// # Errors
-    ///
-    /// The kernel does not let it wait any more, or gives no threads.
-    ///
-    /// # Panics
-    ///
-    /// A thread that runs it panics.
-    pub fn run(
-        self,
-        stop: OwnedFd,
-        pulse: Pulse,
-        tell: impl FnMut(Progress) + Send + 'static,
-    ) -> io::Result<Option<OwnedFd>> {
-        self.poller.watch(&stop, Source::Stop)?;
-        let (gateway, tell) = (self, Box::new(tell));
-        Seat::run(Box::new(Service { gateway, stop, pulse, tell, end: None }))?
-    }
-
     /// Whether it is to end now. The first time, it drains if there is a limit for that, or begins to store.
     fn is_told_to_end(&mut self, stop: BorrowedFd<'_>, now: Duration) -> bool {
         // One byte for each signal; which have come together count once. So does the end of all, which can be read for ever.
@@ -629,9 +603,9 @@ impl Gateway {
 
     /// A session may do something, when it is there.
     fn rouse(&mut self, number: u64) {
-        if let Some(known) = self.sessions.get_mut(&number)
-            && !known.is_ready
-        {
+        let Some(known) = self.sessions.get_mut(&number) else { return };
+        known.is_called |= known.session.is_none();
+        if !known.is_ready {
             known.is_ready = true;
             self.ready.push_back(number);
         }
@@ -652,9 +626,10 @@ impl Gateway {
             now,
         };
         let talk = known.talk.take();
-        let judged = talk.as_ref().and_then(Talk::judged);
+        let judged = talk.as_ref().and_then(|talk| talk.is_denied);
         let fate = session.advance(talk, &mut world);
         known.is_ready = false;
+        let is_called = std::mem::take(&mut known.is_called);
         let due = session.poll_timeout();
         if due != known.due {
             known.due.map(|before| self.deadlines.remove(&(before, number)));
@@ -665,8 +640,8 @@ impl Gateway {
             self.note_judged(number, is_denied);
         }
         match fate {
-            Fate::Waits => {}
-            Fate::HasMore => self.rouse(number),
+            Fate::Waits if !is_called => {}
+            Fate::Waits | Fate::HasMore => self.rouse(number),
             Fate::Over(end) => self.finish(number, end),
         }
     }
@@ -813,7 +788,8 @@ impl Gateway {
         share.sessions += 1;
         share.buffers += session.buffers();
         let (session, missed, talk) = (Some(Box::new(session)), Vec::new(), None);
-        self.sessions.insert(number, Known { session, missed, talk, is_ready: false, due: None });
+        let (is_ready, is_called, due) = (false, false, None);
+        self.sessions.insert(number, Known { session, missed, talk, is_ready, is_called, due });
         self.rouse(number);
         true
     }

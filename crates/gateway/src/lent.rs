@@ -25,6 +25,19 @@ use crate::intake::Intake;
 
 static LENDER: LazyLock<Option<&Lender>> = LazyLock::new(Lender::of_process);
 
+/// Receives what may have sockets of programs beside it, which the library is to leave alone. One thread at a time does.
+pub(crate) fn receive_strange<T>(receive: impl FnOnce() -> T) -> T {
+    let tell = |is_left| {
+        if let Some(lender) = *LENDER {
+            (lender.leave_received)(u8::from(is_left));
+        }
+    };
+    tell(true);
+    let received = receive();
+    tell(false);
+    received
+}
+
 /// What lies in the ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ahead<'a> {

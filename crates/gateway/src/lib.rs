@@ -18,6 +18,7 @@
 //! | [`Gateway`], module `gateway` | the loop: what has happened, what is to be done, sleep |
 //! | `seat` | which thread runs the loop, and what becomes of it when that thread sleeps over a program's socket |
 //! | `control` | the UNIX socket, where libraries hand connections over, and who may |
+//! | `ends` | what the kernel has said of N |
 //! | `listener` | the TCP port, where H comes in, and what waits for its other half |
 //! | `session` | one connection: CLC on N, then bytes between H and SMC-R, or between H and N; or TLS on N |
 //! | [`OpenError`], module `error` | why there is no gateway |
@@ -66,6 +67,7 @@
 mod adapters;
 mod bytes;
 mod control;
+mod ends;
 mod error;
 pub mod foreign;
 mod gateway;

@@ -10,27 +10,26 @@
 use std::collections::VecDeque;
 use std::fs;
 use std::mem;
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::Mark;
-use nix::sys::socket::{GetSockOpt, setsockopt};
 use rustls::pki_types::CertificateDer;
 use rustls::time_provider::DefaultTimeProvider;
-use sidestep_bpf::NetnsCookie;
 use sidestep_proto::protection::{Role, RuleName, Subject};
 use sidestep_tls::failure::Alert;
 use sidestep_tls::rule::{Identity, Rule, Trust};
-use sidestep_tls::{Material, Peer, Setup, check, setup};
+use sidestep_tls::{Failure, Material, Peer, Session, Setup, check, setup};
 use sidestep_wire::host_control::Side;
 use sidestep_wire::verdict::GATEWAY_MARK;
 
 use crate::control::Offer;
+use crate::ends::Ends;
 use crate::handshakes::Handshakes;
 use crate::limits::REFUSALS_MAX;
-use crate::session::Report;
 use crate::status::{Refusal, RuleStatus};
 
 /// A library names a rule that is none of ours, or not about that connection.
@@ -75,64 +74,17 @@ struct Counts {
     failed: u64,
 }
 
-/// Whose connection it is, and where its ends are. Its addresses go with it, and what is told of it needs them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ends {
-    user: u32,
-    /// The number of the network namespace, if the kernel tells.
-    namespace: Option<u64>,
-    local: Option<SocketAddr>,
-    remote: Option<SocketAddr>,
-}
-
-impl Ends {
-    /// What the kernel says of N, which this user has handed over.
-    pub(crate) fn of(n: &TcpStream, user: u32) -> Self {
-        let (local, remote) = (n.local_addr().ok(), n.peer_addr().ok());
-        Self { user, namespace: NetnsCookie.get(n).ok(), local, remote }
-    }
-
-    /// Those of a connection that another gateway has known.
-    pub(crate) const fn told(user: u32, [local, remote]: [Option<SocketAddr>; 2]) -> Self {
-        Self { user, namespace: None, local, remote }
-    }
-
-    pub(crate) const fn user(&self) -> u32 {
-        self.user
-    }
-
-    /// The program's.
-    pub(crate) const fn local(&self) -> Option<SocketAddr> {
-        self.local
-    }
-
-    /// The peer's.
-    pub(crate) const fn remote(&self) -> Option<SocketAddr> {
-        self.remote
-    }
-
-    /// Both; `None`: it has ended before they were known.
-    pub(crate) fn both(&self) -> Option<(SocketAddr, SocketAddr)> {
-        self.local.zip(self.remote)
-    }
-
-    /// Whether the two are one connection, seen from its two ends: a network namespace has no other socket with these
-    /// addresses. In another one, of which any user can make one, there may be such a socket.
-    pub(crate) fn is_other_side_of(&self, other: &Self) -> bool {
-        let is_known = self.local.is_some() && self.remote.is_some() && self.namespace.is_some();
-        is_known
-            && self.namespace == other.namespace
-            && self.canonical() == (other.remote.map(canonical), other.local.map(canonical))
-    }
-
-    fn canonical(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
-        (self.local.map(canonical), self.remote.map(canonical))
-    }
-}
-
-/// An IPv4 address that a socket of IPv6 tells as one of its own is that address.
-pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
+/// What has become of a connection.
+#[derive(Debug)]
+pub(crate) enum Report {
+    /// A rule protects it now.
+    Handshake { of: (Role, RuleName), is_resumed: bool },
+    /// It does not, or not to its end.
+    Failure { ends: Ends, of: (Role, RuleName), failure: Failure },
+    /// A thread is to work on its handshake.
+    Process(Box<Session>),
+    /// The kernel's filters cannot be told that nothing but TLS goes by N.
+    Unmarked { ends: Ends, of: (Role, RuleName), is_enforced: bool, error: nix::Error },
 }
 
 /// What a rule decides about a connection.
@@ -170,7 +122,7 @@ impl Protection {
         Verdict::Refused
     }
 
-    /// What a session tells, which has this number.
+    /// What the session tells that has this number.
     pub(crate) fn heed(&mut self, number: u64, report: Report) {
         match report {
             Report::Handshake { of, is_resumed } => {
@@ -192,14 +144,12 @@ impl Protection {
                     log::warn!("{MAY_NOT_MARK}: {error}");
                 }
             }
-            // Not of TLS.
-            Report::Judged { .. } => {}
         }
     }
 
     fn refuse(&mut self, ends: Ends, of: (Role, RuleName), (words, alert): (String, Option<u8>)) {
         let (role, name) = of;
-        let (user, (local, remote)) = (ends.user, ends.canonical());
+        let (user, (local, remote)) = (ends.user(), ends.canonical());
         if let Some(counts) = self.counts(of) {
             counts.failed += 1;
         }
@@ -245,7 +195,7 @@ pub(crate) fn mark(n: &TcpStream) -> nix::Result<()> {
 
 /// What a rule may be about. `None`: the connection has ended.
 fn subject(offer: &Offer, ends: Ends) -> Option<Subject> {
-    let (local, peer) = (ends.local?, ends.remote?);
+    let (local, peer) = ends.both()?;
     let (role, port) = match offer.side {
         Side::Client => (Role::Outbound, peer.port()),
         Side::Server => (Role::Inbound, local.port()),

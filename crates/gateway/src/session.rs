@@ -55,6 +55,7 @@ use sidestep_wire::{AlertToken, Diagnosis};
 
 use crate::bytes::Kept;
 use crate::control::Offer;
+use crate::ends::{Ends, canonical};
 use crate::foreign::Foreign;
 use crate::intake::{self, Intake};
 use crate::lent::{self, Ahead, Ring};
@@ -62,16 +63,16 @@ use crate::lessons::{self, Lessons};
 use crate::limits::{LEAVE_PATIENCE, N_KEEPALIVE, RESET_PATIENCE, SEND_BUFFER_MAX, TURN};
 use crate::nic::Nic;
 use crate::output;
-use crate::protection::{Ends, Protection, canonical};
+use crate::protection::Protection;
 use crate::status::{self, Mode};
 use joined::Joined;
 use protected::Protected;
-use turn::{Cut, Ready, pass_on};
+use turn::{Apart, Cut, Ready, pass_on};
 use ways::Ways;
 
 pub(crate) use at_rest::{LeaveAtRest, SessionAtRest};
 pub(crate) use joined::OtherEnd;
-pub(crate) use turn::{Apart, End, Fate, Report, Talk, Word, World};
+pub(crate) use turn::{End, Fate, Talk, Word, World};
 
 /// One connection of a program.
 #[derive(Debug)]
@@ -442,9 +443,7 @@ impl Session {
     /// Does what can be done with N, apart from the loop.
     pub(crate) fn talk(&mut self, chunk: &mut [u8], now: Duration) -> Talk {
         let mut reports = Vec::new();
-        if let Some(which) = self.to_judge.take() {
-            self.ask_filter(which, &mut reports);
-        }
+        let is_denied = self.to_judge.take().and_then(|which| self.ask_filter(which));
         let Self { number, n, h, n_is, h_is, stage, .. } = self;
         let mut apart = Apart { chunk, reports: &mut reports, now };
         let fate = match stage {
@@ -467,11 +466,11 @@ impl Session {
             }
             Stage::Joined(_) => Fate::HasMore,
         };
-        Talk { fate, reports }
+        Talk { fate, reports, is_denied }
     }
 
-    /// What the IP filter says of an end.
-    fn ask_filter(&mut self, which: Which, reports: &mut Vec<Report>) {
+    /// Asks the IP filter about an end. Returns what it says of the connection, once it has been asked about all of its ends here.
+    fn ask_filter(&mut self, which: Which) -> Option<bool> {
         let asked = match (&self.stage, which) {
             (Stage::Joined(joined), Which::Other) => joined.network(),
             _ => &*self.n,
@@ -479,14 +478,13 @@ impl Session {
         self.is_denied |= is_denied(asked, self.interface);
         let has_other = matches!(self.stage, Stage::Joined(_)) && which == Which::Own;
         self.to_judge = (has_other && !self.is_denied).then_some(Which::Other);
-        if self.to_judge.is_none() {
-            reports.push(Report::Judged { is_denied: self.is_denied });
-        }
+        self.to_judge.is_none().then_some(self.is_denied)
     }
 
     /// Does what can be done, once it has talked, if it had to.
     pub(crate) fn advance(&mut self, talk: Option<Talk>, world: &mut World<'_>) -> Fate {
-        let Talk { fate, reports } = talk.unwrap_or(Talk { fate: Fate::HasMore, reports: vec![] });
+        let (fate, reports) =
+            talk.map_or((Fate::HasMore, Vec::new()), |talk| (talk.fate, talk.reports));
         for report in reports {
             world.protection.heed(self.number, report);
         }

@@ -131,6 +131,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("hosts-iperf3", &["ip", "iperf3"], hosts::iperf3),
     Case::alone("hosts-failover", &["ip", "python3"], hosts::failover),
     Case::alone("hosts-stand-still", &["ip", "python3"], hosts::stand_still),
+    Case::alone("hosts-held", &["ip", "python3", "setpriv"], hosts::held),
     Case::alone("hosts-replace", &["ip", "python3"], hosts::replace),
     Case::alone("hosts-reload", &["ip", "python3"], hosts::reload),
     Case::alone("hosts-killed", &["ip", "python3"], hosts::killed),

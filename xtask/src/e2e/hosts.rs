@@ -326,6 +326,38 @@ pub(crate) fn failover(stage: &Stage<'_>) -> Result<String> {
     Ok(format!("{said}; two cables unplugged, one silent"))
 }
 
+/// A program keeps the lock of a socket that it has handed over: what goes by SMC-R goes on, and what is another user's begins.
+pub(crate) fn held(stage: &Stage<'_>) -> Result<String> {
+    const CONNECTIONS: usize = 6;
+    let mut scene = Scene::set(stage, Ground::ONE_CABLE, false)?;
+    let _server = scene.echo_server()?;
+    let mut steady = scene.steady_talk()?;
+    let script = stage.house.script("hold_lock.py");
+    let client = &scene.hosts.client;
+    let mut holder = Dialogue::start(client.command(&["python3", &script, CLIENT]))?;
+    holder.await_line("held", HANG)?;
+    go_on(&mut steady, ALL_THE_WAY)?;
+    let (script, port) = (stage.house.script("distant.py"), PORT.to_string());
+    let seed = stage.house.seed.to_string();
+    let words = ["python3", &script, "client", SERVER, &port, &seed];
+    let mut others = Dialogue::start(client.program_as(&AS_NOBODY, &words))?;
+    talk(&mut others, &format!("{CONNECTIONS} 20"))?;
+    // The gateway is asked for them, and answers.
+    scene.must_be_smc_r(CONNECTIONS)?;
+    go_on(&mut steady, ALL_THE_WAY)?;
+    others.finish(HANG)?;
+    holder.hang_up();
+    holder.await_line("let go", HANG)?;
+    holder.finish(HANG)?;
+    // Root's, which the holder was: they have waited.
+    let mut own = scene.echo_client(SERVER)?;
+    talk(&mut own, &format!("{CONNECTIONS} 20"))?;
+    own.finish(HANG)?;
+    let said = end(steady)?;
+    scene.conclude(0)?;
+    Ok(format!("{said}; {CONNECTIONS} connections of another user began"))
+}
+
 /// A host stands still for as long as a virtual machine that moves to another machine, and goes on where
 /// it was: its gateway, or its programs as well. Connections that talk all the time and such that are
 /// silent meanwhile are as before, over the same link.

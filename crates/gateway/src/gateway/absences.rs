@@ -140,7 +140,7 @@ impl Absences {
         if let Some(Absent { since, is_told }) = self.absent.remove(&user) {
             let time = now.saturating_sub(since);
             if is_told {
-                log::info!("a program of user {user} has let its socket go, after {time:?}");
+                log::info!("a program of user {user} has let its socket go");
             }
             self.suspects.retain(|_, until| *until > now);
             if time >= SUSPECT_AFTER && user != EVERYBODY {

@@ -19,9 +19,10 @@ use sidestep_tls::rule::WithinHost;
 
 use super::absences::{Arrival, EVERYBODY, Returned, Returns, Waiting};
 use super::{Gateway, Share};
+use crate::ends::Ends;
 use crate::limits::{CHUNK, ROUND};
 use crate::poller::Source;
-use crate::protection::{Ends, Verdict};
+use crate::protection::Verdict;
 use crate::rivalry;
 use crate::seat::{Seat, Served};
 use crate::session::{Session, Talk, is_denied};
@@ -29,16 +30,16 @@ use crate::succession::Progress;
 use crate::watchdog::Pulse;
 
 /// A gateway that works.
-pub(super) struct Service {
-    pub(super) gateway: Gateway,
+struct Service {
+    gateway: Gateway,
     /// It ends when something can be read from this.
-    pub(super) stop: OwnedFd,
+    stop: OwnedFd,
     /// Beats in each round.
-    pub(super) pulse: Pulse,
+    pulse: Pulse,
     /// Is told how draining goes on.
-    pub(super) tell: Box<dyn FnMut(Progress) + Send>,
+    tell: Box<dyn FnMut(Progress) + Send>,
     /// When it ends, once that is known.
-    pub(super) end: Option<Duration>,
+    end: Option<Duration>,
 }
 
 /// What a thread has for itself.
@@ -47,6 +48,34 @@ struct Tools<'a> {
     returns: Arc<Returns>,
     /// For bytes that are read from a socket.
     chunk: Box<[u8]>,
+}
+
+impl Gateway {
+    /// Works until something can be read from `stop`, or it has been replaced and its last connection has ended,
+    /// and then a moment longer, in which peers are told that it ends. What is still open then is reset. With a
+    /// limit for draining it drains when something can be read, and ends when there is more. `pulse` beats in
+    /// each round, and `tell` is told how draining goes on.
+    ///
+    /// Where the settings say that there is a store, it returns what the next gateway needs to go on with its connections
+    /// ([`restore`](Self::restore)). They are reset when that is closed.
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not let it wait any more, or gives no threads.
+    ///
+    /// # Panics
+    ///
+    /// A thread that runs it panics.
+    pub fn run(
+        self,
+        stop: OwnedFd,
+        pulse: Pulse,
+        tell: impl FnMut(Progress) + Send + 'static,
+    ) -> io::Result<Option<OwnedFd>> {
+        self.poller.watch(&stop, Source::Stop)?;
+        let (gateway, tell) = (self, Box::new(tell));
+        Seat::run(Box::new(Service { gateway, stop, pulse, tell, end: None }))?
+    }
 }
 
 impl Served for Service {

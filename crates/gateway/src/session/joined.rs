@@ -18,8 +18,8 @@
 
 use super::turn::{End, Fate, Ready};
 use super::ways::Ways;
+use crate::ends::Ends;
 use crate::foreign::Foreign;
-use crate::protection::Ends;
 use crate::status::{self, Mode};
 use rustix::net::sockopt;
 use sidestep_proto::protection::RuleName;

@@ -27,12 +27,13 @@
 //!
 //! On N goes what the session has made of bytes, and nothing else: there is no way from H to N past it.
 
-use super::turn::{Apart, Cut, End, Fate, Ready, Report, pass_on};
+use super::turn::{Apart, Cut, End, Fate, Ready, pass_on};
 use crate::bytes::Kept;
+use crate::ends::Ends;
 use crate::handshakes::Done;
 use crate::intake::{self, Intake};
 use crate::limits::{HANDSHAKE_PATIENCE, TURN};
-use crate::protection::{Ends, mark};
+use crate::protection::{Report, mark};
 use crate::status;
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, sockopt};

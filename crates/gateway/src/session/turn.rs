@@ -11,16 +11,14 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use sidestep_engine::{Event as EngineEvent, Host};
-use sidestep_proto::protection::{Role, RuleName};
 use sidestep_rdma::memory::Stretch;
-use sidestep_tls::{Failure, Session as Tls};
 use sidestep_wire::AlertToken;
 
 use crate::handshakes::Done;
 use crate::lessons::Lessons;
 use crate::nic::Nic;
 use crate::output;
-use crate::protection::{Ends, Protection};
+use crate::protection::{Protection, Report};
 use crate::rivalry::Rivalry;
 use crate::status::Totals;
 
@@ -28,23 +26,9 @@ use crate::status::Totals;
 pub(crate) struct Apart<'a> {
     /// For bytes that are read from a socket.
     pub(crate) chunk: &'a mut [u8],
+    /// Of TLS.
     pub(crate) reports: &'a mut Vec<Report>,
     pub(crate) now: Duration,
-}
-
-/// What a session tells when it is back.
-#[derive(Debug)]
-pub(crate) enum Report {
-    /// A rule of TLS protects it now.
-    Handshake { of: (Role, RuleName), is_resumed: bool },
-    /// It does not, or not to its end.
-    Failure { ends: Ends, of: (Role, RuleName), failure: Failure },
-    /// A thread is to work on its handshake.
-    Process(Box<Tls>),
-    /// The kernel's filters cannot be told that nothing but TLS goes by N.
-    Unmarked { ends: Ends, of: (Role, RuleName), is_enforced: bool, error: nix::Error },
-    /// What the IP filter says of one of its sockets, now that it has other rules.
-    Judged { is_denied: bool },
 }
 
 /// What a session is told.
@@ -80,16 +64,8 @@ impl Word {
 pub(crate) struct Talk {
     pub(super) fate: Fate,
     pub(super) reports: Vec<Report>,
-}
-
-impl Talk {
     /// What the IP filter has said, if it was asked because of other rules.
-    pub(crate) fn judged(&self) -> Option<bool> {
-        self.reports.iter().find_map(|report| match report {
-            Report::Judged { is_denied } => Some(*is_denied),
-            _ => None,
-        })
-    }
+    pub(crate) is_denied: Option<bool>,
 }
 
 /// What sessions share.

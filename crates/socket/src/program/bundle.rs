@@ -37,7 +37,7 @@ use crate::table::session::Session;
 use crate::table::sock::{Phase, Sock};
 use crate::table::{descriptors, file};
 use arrayvec::ArrayVec;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 use sidestep_device::channel::SLOTS;
 use sidestep_device::program::{self, Argument};
 use sidestep_device::stamp::OTHER_VERSION;
@@ -96,13 +96,21 @@ enum Found {
     Listener,
 }
 
+/// Asks nothing for which the kernel waits for the lock of a TCP socket: another process may keep that.
 fn look_at(fd: i32) -> Found {
+    match sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) {
+        Ok(libc::AF_UNIX) => look_for_bundle(fd),
+        Ok(libc::AF_INET | libc::AF_INET6) if kept_options::is_marked(fd) => Found::Stray,
+        Ok(libc::AF_INET | libc::AF_INET6) if kept_options::is_given(fd) => Found::Given,
+        Ok(libc::AF_INET | libc::AF_INET6) if is_listening(fd) => Found::Listener,
+        _ => Found::Nothing,
+    }
+}
+
+fn look_for_bundle(fd: i32) -> Found {
     let Ok((storage, len)) = sys::socket_name(fd, false) else { return Found::Nothing };
     match UnixName::in_storage(&storage, len) {
         Some(name) if Bundle::is_name(name) => Found::Bundle(Bundle::from_name(name)),
-        None if kept_options::is_marked(fd) => Found::Stray,
-        None if kept_options::is_given(fd) => Found::Given,
-        None if is_listening(fd) => Found::Listener,
         _ => Found::Nothing,
     }
 }
@@ -585,11 +593,21 @@ pub fn send_rights(
     result
 }
 
+/// Strangers send this program sockets of theirs: see [`leave_received`].
+static LEAVES_RECEIVED: AtomicBool = AtomicBool::new(false);
+
+/// Whether nothing but bundles is looked for beside messages, from now on.
+pub fn leave_received(is_left: bool) {
+    LEAVES_RECEIVED.store(is_left, Ordering::Relaxed);
+}
+
 /// Unpacks what has come beside a message: what the kernel has just written there.
 pub fn receive_rights(control: &[u8]) {
+    let is_left = LEAVES_RECEIVED.load(Ordering::Relaxed);
     for (_, fd) in program::rights(control) {
         life::forget_number(fd);
         match look_at(fd) {
+            Found::Stray | Found::Given | Found::Listener if is_left => {}
             Found::Bundle(label) => unpack(fd, label),
             Found::Stray => settle_stray(fd),
             Found::Given => take_up(fd),
