@@ -474,7 +474,7 @@ impl Gateway {
                             let listener = self.listener.as_mut();
                             let pairs =
                                 listener.map_or_else(Vec::new, |it| it.match_up(offer, now));
-                            self.arrivals.extend(pairs);
+                            self.arrivals.extend(pairs.into_iter().map(Arrival::new));
                         }
                         // It has the other lines from then on.
                         Some(Request::Replace) => return self.give_way(number, now),
@@ -497,7 +497,7 @@ impl Gateway {
             }
             Source::Listener => {
                 let pairs = self.listener.as_mut().map_or_else(Vec::new, |it| it.welcome(now));
-                self.arrivals.extend(pairs);
+                self.arrivals.extend(pairs.into_iter().map(Arrival::new));
             }
             Source::Predecessor => self.hear_predecessors(now),
             Source::Successor => self.hear_successor(now),

@@ -22,14 +22,31 @@ use std::{io, mem};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::control::Offer;
+use crate::ends::Ends;
 use crate::limits::{ABSENT_MAX, ARRIVALS_OF_USER_MAX, SUSPECT_AFTER, SUSPECT_FOR, TELL_AFTER};
+use crate::rivalry::Sight;
 use crate::session::{Session, Talk};
 
 /// In the place of a user, where the sockets of all are asked.
 pub(super) const EVERYBODY: u32 = u32::MAX;
 
-/// A connection that was handed over, with its H, and of which nothing else is known.
-pub(super) type Arrival = (Offer, TcpStream);
+/// A connection that was handed over, and what has been asked about it so far.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    pub(super) offer: Offer,
+    pub(super) h: TcpStream,
+    pub(super) ends: Option<Ends>,
+    /// Whether the IP filter denies N …
+    pub(super) is_denied: Option<bool>,
+    /// … or the N of this session, which is the other end.
+    pub(super) other_is_denied: Option<(u64, bool)>,
+}
+
+impl Arrival {
+    pub(super) fn new((offer, h): (Offer, TcpStream)) -> Self {
+        Self { offer, h, ends: None, is_denied: None, other_is_denied: None }
+    }
+}
 
 /// What waits for a thread that is away.
 #[derive(Debug)]
@@ -41,17 +58,18 @@ pub(super) enum Waiting {
 
 /// What a thread hands in that was late.
 #[derive(Debug)]
-pub(super) struct Returned {
-    /// Whose socket has kept it.
-    pub(super) user: u32,
-    pub(super) session: Option<(u64, Box<Session>, Option<Talk>)>,
-    pub(super) arrival: Option<Arrival>,
+pub(super) enum Returned {
+    /// The session of this number, and what it has done.
+    Session(u64, Box<Session>, Option<Talk>),
+    Arrival(Box<Arrival>),
+    /// What the kernel has said of all TCP connections.
+    Sights(io::Result<Vec<Sight>>),
 }
 
-/// Where it is handed in.
+/// Where it is handed in, with the user whose socket has kept the thread.
 #[derive(Debug)]
 pub(super) struct Returns {
-    returned: Mutex<Vec<Returned>>,
+    returned: Mutex<Vec<(u32, Vec<Returned>)>>,
     /// Can be read when something is there.
     bell: OwnedFd,
 }
@@ -62,13 +80,13 @@ impl Returns {
         Ok(Self { returned: Mutex::default(), bell })
     }
 
-    pub(super) fn hand_in(&self, returned: Returned) {
-        self.returned.lock().unwrap_or_else(PoisonError::into_inner).push(returned);
+    pub(super) fn hand_in(&self, user: u32, returned: Vec<Returned>) {
+        self.returned.lock().unwrap_or_else(PoisonError::into_inner).push((user, returned));
         // It is full only if it has been rung as often as it can count.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    pub(super) fn take(&self) -> Vec<Returned> {
+    pub(super) fn take(&self) -> Vec<(u32, Vec<Returned>)> {
         // First: what comes later rings again.
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         mem::take(&mut *self.returned.lock().unwrap_or_else(PoisonError::into_inner))

@@ -167,8 +167,7 @@ impl Service {
         if self.gateway.absences.may_ask(EVERYBODY) {
             let (answer, back) = self.ask(EVERYBODY, tools, rivalry::look);
             let Some(this) = back else {
-                let returned = Returned { user: EVERYBODY, session: None, arrival: None };
-                tools.returns.hand_in(returned);
+                tools.returns.hand_in(EVERYBODY, vec![Returned::Sights(answer)]);
                 return None;
             };
             (self, seen) = (this, answer);
@@ -196,123 +195,138 @@ impl Service {
         tools: &Tools<'_>,
         now: Duration,
     ) -> Option<Box<Self>> {
-        let user = arrival.0.uid;
-        let look = |(offer, _): &Arrival| offer.look();
-        let (mut this, arrival, ends) = match self.ask_of(user, arrival, tools, look) {
-            Asked::Answered(this, arrival, ends) => (this, arrival, ends),
-            Asked::PutOff(this) => return Some(this),
-            Asked::Late => return None,
-        };
-        let (offer, h) = arrival;
-        if ends.both().is_none() {
-            log::debug!("what user {user} hands over is connected no more, and H is reset");
-            return Some(this);
+        match self.try_begin(arrival, tools, now) {
+            Ok(this) => Some(this),
+            Err(NotNow(this)) => this,
         }
-        match this.gateway.protection.judge(&offer, ends) {
-            Verdict::Plain => this.gateway.begin_rendezvous((offer, ends), h, now),
+    }
+
+    fn try_begin(
+        self: Box<Self>,
+        arrival: Arrival,
+        tools: &Tools<'_>,
+        now: Duration,
+    ) -> Result<Box<Self>, NotNow> {
+        let (mut this, arrival) = match arrival.ends {
+            Some(_) => (self, arrival),
+            None => self.ask_of(arrival, tools, |it| it.ends = Some(it.offer.look()))?,
+        };
+        let Some(ends) = arrival.ends.filter(|ends| ends.both().is_some()) else {
+            log::debug!("what is handed over is connected no more, and H is reset");
+            return Ok(this);
+        };
+        match this.gateway.protection.judge(&arrival.offer, ends) {
+            Verdict::Plain => {
+                this.gateway.begin_rendezvous((arrival.offer, ends), arrival.h, now);
+                Ok(this)
+            }
             // H is reset, and N ends without a byte.
-            Verdict::Refused => {}
+            Verdict::Refused => Ok(this),
             Verdict::Protected(setup, peer) => {
                 let may_join = setup.rule().within_host == WithinHost::Memory;
                 let first = may_join.then(|| this.gateway.first_end(&ends)).flatten();
-                let Some(first) = first else {
-                    this.gateway.begin_protected((offer, ends), h, (setup, peer), now);
-                    return Some(this);
+                let (mut this, arrival, first) = match first {
+                    Some(first) => this.join_with(first, arrival, &ends, tools)?,
+                    None => (this, arrival, None),
                 };
-                let (joined, arrival);
-                (this, arrival, joined) = match this.may_join(first, (offer, h), &ends, tools) {
-                    Asked::Answered(this, arrival, joined) => (this, arrival, joined),
-                    Asked::PutOff(this) => return Some(this),
-                    Asked::Late => return None,
-                };
-                let (offer, h) = arrival;
-                match joined {
-                    true => this.gateway.join(first, (offer, ends), h, &setup, now),
-                    false => this.gateway.begin_protected((offer, ends), h, (setup, peer), now),
+                let (of, h) = ((arrival.offer, ends), arrival.h);
+                match first {
+                    Some(first) => this.gateway.join(first, of, h, &setup, now),
+                    None => this.gateway.begin_protected(of, h, (setup, peer), now),
                 }
+                Ok(this)
             }
         }
-        Some(this)
     }
 
-    /// Whether the IP filter lets two ends be joined that are in this host.
-    fn may_join(
+    /// The session that is to be joined with this end of the same connection, unless the IP filter denies one of the two.
+    fn join_with(
         self: Box<Self>,
         first: u64,
         arrival: Arrival,
         ends: &Ends,
         tools: &Tools<'_>,
-    ) -> Asked<bool> {
+    ) -> Result<(Box<Self>, Arrival, Option<u64>), NotNow> {
         let interface = self.gateway.route(ends).map_or(0, |route| route.interface);
-        let user = arrival.0.uid;
-        let of_second = |(offer, _): &Arrival| is_denied(&offer.connection, interface);
-        let (mut this, arrival) = match self.ask_of(user, arrival, tools, of_second) {
-            Asked::Answered(this, arrival, true) => return Asked::Answered(this, arrival, false),
-            Asked::Answered(this, arrival, false) => (this, arrival),
-            other => return other,
+        let (mut this, mut arrival) = match arrival.is_denied {
+            Some(_) => (self, arrival),
+            None => self.ask_of(arrival, tools, |it| {
+                it.is_denied = Some(is_denied(&it.offer.connection, interface));
+            })?,
         };
-        let owner = this.gateway.user_of(first);
-        let Some(owner) = owner.filter(|owner| this.gateway.absences.may_ask(*owner)) else {
-            // The next time it is there, or it is not the first end.
-            return Asked::PutOff(this.put_off(owner.unwrap_or(user), arrival));
+        let is_asked = arrival.other_is_denied.is_some_and(|(number, _)| number == first);
+        if !is_asked && arrival.is_denied == Some(false) {
+            (this, arrival) = this.ask_first(first, arrival, interface, tools)?;
+        }
+        let is_admitted =
+            arrival.is_denied == Some(false) && arrival.other_is_denied == Some((first, false));
+        Ok((this, arrival, is_admitted.then_some(first)))
+    }
+
+    /// Asks the IP filter about the N of a session, which may be another user's.
+    fn ask_first(
+        mut self: Box<Self>,
+        first: u64,
+        mut arrival: Arrival,
+        interface: u32,
+        tools: &Tools<'_>,
+    ) -> Result<(Box<Self>, Arrival), NotNow> {
+        let owner = self.gateway.user_of(first).unwrap_or(arrival.offer.uid);
+        let session = match self.gateway.absences.may_ask(owner) {
+            true => self.gateway.take_out(first),
+            false => None,
         };
-        let Some(session) = this.gateway.take_out(first) else {
-            return Asked::PutOff(this.put_off(owner, arrival));
-        };
-        let (is_denied, back) = this.ask(owner, tools, || session.is_denied_now(interface));
+        // A thread is away with it. The next time it is there, or it is not the first end.
+        let Some(session) = session else { return Err(self.put_off(owner, arrival)) };
+        let (is_denied, back) = self.ask(owner, tools, || session.is_denied_now(interface));
+        arrival.other_is_denied = Some((first, is_denied));
         match back {
             Some(mut this) => {
                 this.gateway.put_in(first, session, None);
-                Asked::Answered(this, arrival, !is_denied)
+                Ok((this, arrival))
             }
             None => {
-                let session = Some((first, session, None));
-                tools.returns.hand_in(Returned { user: owner, session, arrival: Some(arrival) });
-                Asked::Late
+                let session = Returned::Session(first, session, None);
+                let arrival = Returned::Arrival(Box::new(arrival));
+                tools.returns.hand_in(owner, vec![session, arrival]);
+                Err(NotNow(None))
             }
         }
     }
 
     /// Asks N of an arrival something, if that can be now.
-    fn ask_of<R>(
+    fn ask_of(
         self: Box<Self>,
-        user: u32,
-        arrival: Arrival,
+        mut arrival: Arrival,
         tools: &Tools<'_>,
-        question: impl FnOnce(&Arrival) -> R,
-    ) -> Asked<R> {
+        question: impl FnOnce(&mut Arrival),
+    ) -> Result<(Box<Self>, Arrival), NotNow> {
+        let user = arrival.offer.uid;
         if !self.gateway.absences.may_ask(user) {
-            return Asked::PutOff(self.put_off(user, arrival));
+            return Err(self.put_off(user, arrival));
         }
-        let (answer, back) = self.ask(user, tools, || question(&arrival));
+        let ((), back) = self.ask(user, tools, || question(&mut arrival));
         match back {
-            Some(this) => Asked::Answered(this, arrival, answer),
+            Some(this) => Ok((this, arrival)),
             None => {
-                let arrival = Some(arrival);
-                tools.returns.hand_in(Returned { user, session: None, arrival });
-                Asked::Late
+                tools.returns.hand_in(user, vec![Returned::Arrival(Box::new(arrival))]);
+                Err(NotNow(None))
             }
         }
     }
 
-    fn put_off(mut self: Box<Self>, user: u32, arrival: Arrival) -> Box<Self> {
+    fn put_off(mut self: Box<Self>, user: u32, arrival: Arrival) -> NotNow {
         if !self.gateway.absences.put_off(user, Waiting::Arrival(Box::new(arrival))) {
             log::warn!(
                 "a connection of user {user} is reset: too many wait for others of that user"
             );
         }
-        self
+        NotNow(Some(self))
     }
 }
 
-/// What has become of a question to the socket of an arrival.
-enum Asked<R> {
-    Answered(Box<Service>, Arrival, R),
-    /// A thread is away for a socket of the same user.
-    PutOff(Box<Service>),
-    /// Another thread is the gateway now, and has the arrival.
-    Late,
-}
+/// An arrival goes on later: it is put off, or else another thread is the gateway now, and will have it.
+struct NotNow(Option<Box<Service>>);
 
 // ---- sessions -----------------------------------------------------------------------------------
 
@@ -350,8 +364,8 @@ impl Service {
         let (talk, back) = self.ask(user, tools, || session.talk(&mut chunk, now));
         tools.chunk = chunk;
         let Some(mut this) = back else {
-            let session = Some((number, session, Some(talk)));
-            tools.returns.hand_in(Returned { user, session, arrival: None });
+            let session = Returned::Session(number, session, Some(talk));
+            tools.returns.hand_in(user, vec![session]);
             return None;
         };
         this.gateway.put_in(number, session, Some(talk));
@@ -363,18 +377,25 @@ impl Service {
 impl Gateway {
     /// Takes what threads hand in that were late.
     pub(super) fn take_returns(&mut self, now: Duration) {
-        for Returned { user, session, arrival } in self.returns.take() {
+        for (user, returned) in self.returns.take() {
             for waiting in self.absences.end(user, now) {
                 match waiting {
                     Waiting::Session(number) => self.ready.push_back(number),
                     Waiting::Arrival(arrival) => self.arrivals.push_back(*arrival),
                 }
             }
-            self.arrivals.extend(arrival);
-            if let Some((number, session, talk)) = session {
+            returned.into_iter().for_each(|it| self.take_return(it, now));
+        }
+    }
+
+    fn take_return(&mut self, returned: Returned, now: Duration) {
+        match returned {
+            Returned::Session(number, session, talk) => {
                 self.put_in(number, session, talk);
                 self.ready.push_back(number);
             }
+            Returned::Arrival(arrival) => self.arrivals.push_back(*arrival),
+            Returned::Sights(seen) => self.handle_comparison(seen, now),
         }
     }
 
