@@ -63,7 +63,7 @@ struct Known {
     talk: Option<Talk>,
     /// It is among those that may do something.
     is_ready: bool,
-    /// It is to be so again after this turn, because something has happened while it was away.
+    /// It is to be so again after this turn, because something has happened since that began.
     is_called: bool,
     /// Its place among the deadlines.
     due: Option<Duration>,
@@ -604,7 +604,8 @@ impl Gateway {
     /// A session may do something, when it is there.
     fn rouse(&mut self, number: u64) {
         let Some(known) = self.sessions.get_mut(&number) else { return };
-        known.is_called |= known.session.is_none();
+        // What it has done apart from the loop was done before this.
+        known.is_called |= known.session.is_none() || known.talk.is_some();
         if !known.is_ready {
             known.is_ready = true;
             self.ready.push_back(number);

@@ -88,7 +88,9 @@ impl Served for Service {
         let now = self.gateway.now();
         self.gateway.absences.begin(now);
         loop {
+            // Also what the thread before this one has left in the middle of its round.
             let now = self.gateway.go_on(Some(Duration::ZERO));
+            self.conclude_turns(now);
             if let Some(stored) = self.look_for_end(now) {
                 return Some(Ok(stored));
             }
@@ -111,17 +113,21 @@ impl Served for Service {
             self = self.compare(&tools, now)?;
             self = self.begin_arrivals(&tools, now)?;
             self = self.take_turns(&mut tools, now)?;
-            self.gateway.take_events(now);
-            self.gateway.migrate(now);
-            if self.end.is_none() && self.gateway.store(now) {
-                self.end = Some(self.gateway.say_farewell(now));
-            }
-            self.gateway.transmit(now);
         }
     }
 }
 
 impl Service {
+    /// Tells sessions what turns have come to, and lets adapters send.
+    fn conclude_turns(&mut self, now: Duration) {
+        self.gateway.take_events(now);
+        self.gateway.migrate(now);
+        if self.end.is_none() && self.gateway.store(now) {
+            self.end = Some(self.gateway.say_farewell(now));
+        }
+        self.gateway.transmit(now);
+    }
+
     /// Whether it is over: then what is left for the next gateway, if there is a store.
     fn look_for_end(&mut self, now: Duration) -> Option<Option<OwnedFd>> {
         let Self { gateway, end, tell, .. } = self;
@@ -422,7 +428,7 @@ impl Gateway {
             session.hear(word, now, &mut self.protection);
         }
         known.session = Some(session);
-        known.talk = talk;
+        known.talk = talk.or(known.talk.take());
     }
 
     /// Of this user.
