@@ -143,7 +143,9 @@ impl<'a> Seat<'a> {
     }
 
     pub(super) fn run(&self) -> Result<Dialogue> {
-        let mut command = Command::new("setpriv");
+        let mut command = Command::new("prlimit");
+        // As LimitRTPRIO= of the unit.
+        command.args(["--rtprio=1", "setpriv"]);
         command.arg(format!("--bounding-set={CAPABILITIES}"));
         command.arg(format!("--inh-caps={CAPABILITIES}"));
         command.arg(&self.scene.sidestep).args(["distributor", "run", "--config"]);
