@@ -550,11 +550,7 @@ const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// Why a target that listens takes nothing where SMC is required.
 const NOT_UNDER_SIDESTEP: &str = "it does not run under Sidestep";
 
-/// Why the socket of a target cannot be given to the kernel.
-fn in_words(error: BpfError) -> String {
-    error.to_string()
-}
-
+/// Why the socket of a target cannot be fetched.
 fn refusal(seen: &Seen, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied => format!(
@@ -569,6 +565,10 @@ fn refusal(seen: &Seen, error: &io::Error) -> String {
         ),
         _ => format!("the listener at {} cannot be fetched from its program: {error}", seen.local),
     }
+}
+
+fn in_words(error: BpfError) -> String {
+    error.to_string()
 }
 
 impl Service {

@@ -140,7 +140,8 @@ impl Ownership {
         let begin = move || -> io::Result<()> {
             if let Err(error) = priority::run_first() {
                 log::info!(
-                    "the election has no real-time priority ({error}): on a host whose CPUs are taken a takeover may come unasked;                      LimitRTPRIO=1 in the unit lets it have one"
+                    "the election has no real-time priority ({error}): on a host whose CPUs are taken a takeover may come unasked; \
+                     LimitRTPRIO=1 in the unit lets it have one"
                 );
             }
             let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -205,8 +206,11 @@ impl Part {
         match (&self.fault, self.election.role()) {
             (Some(fault), _) => Err(format!("{fault}; nothing is changed until it answers")),
             (None, Role::Owner) if self.fence > boot_time() => Ok(()),
-            (None, Role::Owner) => Err("this host gives the VIPs up, or its lease has ended and the                  store has not renewed it yet; nothing is changed until one serves them: try again"
-                .to_owned()),
+            (None, Role::Owner) => {
+                Err("this host gives the VIPs up, or its lease has ended and the \
+                 store has not renewed it yet; nothing is changed until one serves them: try again"
+                    .to_owned())
+            }
             (None, _) => Err(self.owner().map_or_else(
                 || "no distributor owns the VIPs yet; try again".to_owned(),
                 |owner| format!("{owner} owns the VIPs: say it there"),
