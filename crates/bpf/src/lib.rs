@@ -71,7 +71,7 @@ pub use forwarding::{
 pub use others::{PacketProgram, interface_programs, packet_programs};
 pub use reception::{Announcement, Received, Reception};
 pub use sockmap::{Counters, Sockmap};
-pub use steering::Steering;
+pub use steering::{Steering, give_listener};
 pub use tables::Whose;
 pub use tables::programs::INDICES;
 pub use tcp_option::{Sweeper, TcpOption};

@@ -35,6 +35,26 @@ pub struct Steering {
     owners: Map,
 }
 
+/// Gives a target's listener its place in the table of [`Steering::place`]. When the last descriptor of the listener is closed it is gone
+/// from there by itself.
+///
+/// Waits as long as the program that has the listener holds its lock, and no signal ends that.
+///
+/// # Errors
+/// It is none that listens, or the table is none of [`Steering`]'s.
+pub fn give_listener(
+    table: BorrowedFd<'_>,
+    slot: u32,
+    listener: BorrowedFd<'_>,
+) -> Result<(), BpfError> {
+    let table = table
+        .try_clone_to_owned()
+        .map_err(|error| BpfError::of_file("/dev/stdin".as_ref(), error))?;
+    let table = of_map(MapData::from_fd(table).and_then(Map::from_map_data))?;
+    let mut listeners: SockMap<MapData> = of_map(SockMap::try_from(table))?;
+    of_map(listeners.set(slot, &listener, 0))
+}
+
 impl fmt::Debug for Steering {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Steering").field("link", &self.link).finish_non_exhaustive()
@@ -122,21 +142,19 @@ impl Steering {
         self.tables.begin(index, given)
     }
 
-    /// The socket of a target. What it accepts from here on bears the number `owner`. When its last
-    /// descriptor is closed it is gone from here by itself.
+    /// What a listener accepts from here on bears the number `owner`.
     ///
     /// # Errors
-    /// It is none that listens.
-    pub fn set_listener(
-        &mut self,
-        index: usize,
-        target: usize,
-        socket: &impl AsRawFd,
-        owner: u64,
-    ) -> Result<(), BpfError> {
+    /// It is no socket.
+    pub fn number(&mut self, socket: &impl AsRawFd, owner: u64) -> Result<(), BpfError> {
         let owners = SkStorage::<_, u64>::try_from(&mut self.owners);
-        of_map(owners.and_then(|mut owners| owners.insert(socket, owner, 0)))?;
-        of_map(self.listeners.set(slot(index, target), socket, 0))
+        of_map(owners.and_then(|mut owners| owners.insert(socket, owner, 0)))
+    }
+
+    /// The table and the place in it that the socket of a target gets, by [`give_listener`].
+    #[must_use]
+    pub fn place(&self, index: usize, target: usize) -> (BorrowedFd<'_>, u32) {
+        (self.listeners.fd().as_fd(), slot(index, target))
     }
 
     /// A target has no socket.

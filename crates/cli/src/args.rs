@@ -48,7 +48,7 @@ pub(crate) use filter::{
 };
 
 pub(crate) use distributor::{DistributorArgs, DistributorCommand, DistributorTargetArgs};
-pub(crate) use vip::{VipArgs, VipCommand, VipRunArgs, VipShowArgs};
+pub(crate) use vip::{GiveListenerArgs, VipArgs, VipCommand, VipRunArgs, VipShowArgs};
 
 pub(crate) use bench::{
     BenchArgs, BenchCommand, CompareArgs, MeasureArgs, ProbeArgs, ReportArgs, ServeArgs,

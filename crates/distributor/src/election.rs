@@ -29,8 +29,21 @@
 //! distributor may stand still at any point. What is asked of clocks is that none gains a tenth on another;
 //! what they show does not matter.
 //!
-//! A distributor that has restarted replaces its own record at once: what served before has ended with its process. A record
+//! Without the store such a lease is revived by the backups' *words*. A backup that gives its word promises, and says besides that the last record it has
+//! seen is this very process's, and that it has sent the store nothing whose fate it does not know. If each backup of `r` and of each record
+//! that may be in force in its place does, none of them has replaced it, and none does for [`LEASE`]. A restarted backup could have sent
+//! something before, which replaces no record later than the first one that it sees; so it gives its word for later ones only. An owner that does not
+//! know whether it has given the VIPs up serves on no terms.
+//!
+//! A distributor that has restarted replaces its own record at once: what served before has ended with its process. It waits for as long as
+//! it has promised, if the record was written by its earlier process and came into force after that. A record
 //! without owner was given up by an owner that had ended to serve.
+//!
+//! # Who stood still
+//!
+//! A process that gets no CPU, or whose host stands still, hears nothing meanwhile. It does not take that for its peer's silence: time counts
+//! towards [`SILENCE`] as far as this process has lived through it, from tick to tick. An owner takes off no backup, and a backup takes nothing over,
+//! before that. What is about safety goes by true time all the same.
 //!
 //! An owner whose link is gone, and which reaches the store, gives the VIPs up in the same way, and so does a distributor for
 //! a process of its host before: without a backup the lease would never end, and a distributor that comes to the link cannot be put on
@@ -56,14 +69,18 @@ pub const LEASE: Duration = Duration::from_millis(1000);
 pub const USABLE: Duration = Duration::from_millis(900);
 /// From one question to the next.
 const ASK_EVERY: Duration = Duration::from_millis(150);
-/// A backup that has not answered for so long is taken off the record.
+/// A backup that has not answered for so long is taken off the record, and an owner that has not asked for so long is not replaced before.
 const SILENCE: Duration = Duration::from_millis(500);
+/// What lies between two ticks counts as lived through up to this: three ticks.
+const LIVED_MAX: Duration = Duration::from_millis(150);
 /// From one look into the store to the next.
 const READ_EVERY: Duration = Duration::from_millis(500);
 /// From one look to the next while a takeover waits for it.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// The second backup leaves the first so long to take over, and so on.
 const STAGGER: Duration = Duration::from_millis(300);
+/// For how long VIPs that were given up wait for the distributor that is to have them. It has to hear of it, and to reach the store.
+const RESERVED: Duration = LEASE;
 /// A backup of a higher rank has been on the record for so long before it outranks the owner.
 pub const SWITCH_BACK_AFTER: Duration = Duration::from_millis(3000);
 /// An owner whose link is gone for so long gives the VIPs up.
@@ -135,6 +152,10 @@ pub enum Message {
     Promise(u64),
     /// The owner has given the VIPs up: the store has a record without owner.
     GaveUp,
+    /// The owner, whose lease has ended, asks for a word; the number comes back with it.
+    AskWord(u64),
+    /// A promise to the process with this number ([`Process::instance`]), which as far as the backup knows owns the VIPs, and which it has not replaced.
+    Word(u64, u64),
 }
 
 /// What is to be done.
@@ -181,18 +202,29 @@ pub struct Election {
     pending: Option<Pending>,
     /// The revision that a record of ours, whose fate is unknown, would replace.
     doubt: Option<u64>,
+    /// That record gives the VIPs up: they may be another's at any time.
+    may_be_given_up: bool,
     owns: bool,
     /// The backups of each record of ours that may be in force, and the `g` of the proof for each.
     granted: BTreeMap<IpAddr, Duration>,
-    /// Who has answered, and when it was asked.
+    /// Who has answered, and when it was asked, by what was lived through.
     heard: BTreeMap<IpAddr, Duration>,
-    asked: VecDeque<Duration>,
+    asked: VecDeque<Moment>,
+    /// The processes of the backups when the record was sent.
+    backers: Vec<Process>,
     /// Since when each backup is on a record of ours.
     backed: BTreeMap<IpAddr, Duration>,
     /// Our own last promise.
-    promised: Option<Duration>,
+    promised: Option<Moment>,
+    /// How much time this process has lived through, and the last tick.
+    lived: Duration,
+    ticked: Option<Duration>,
+    /// The revision that was found first.
+    first: Option<u64>,
     ask_due: Duration,
     read_due: Duration,
+    /// The owner has given the VIPs up since the last look began.
+    is_told: bool,
     /// When the last look began.
     read_begun: Duration,
     /// The host that is to have the VIPs; ours to give up, and whether the operator says so.
@@ -204,12 +236,19 @@ pub struct Election {
     cut_off: Option<Duration>,
 }
 
+/// A moment, also by what this process had lived through then.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    at: Duration,
+    lived: Duration,
+}
+
 #[derive(Debug)]
 struct Seen {
     /// 0: there is none.
     revision: u64,
     record: Record,
-    since: Duration,
+    since: Moment,
     /// When it was last found in force.
     confirmed: Duration,
 }
@@ -218,7 +257,7 @@ struct Seen {
 enum Pending {
     Read,
     Register,
-    Write { expected: u64, record: Record, sent: Duration },
+    Write { expected: u64, record: Record, sent: Duration, backers: Vec<Process> },
 }
 
 impl Election {
@@ -233,14 +272,20 @@ impl Election {
             candidates: Vec::new(),
             pending: None,
             doubt: None,
+            may_be_given_up: false,
             owns: false,
             granted: BTreeMap::new(),
             heard: BTreeMap::new(),
             asked: VecDeque::new(),
+            backers: Vec::new(),
             backed: BTreeMap::new(),
             promised: None,
+            lived: Duration::ZERO,
+            ticked: None,
+            first: None,
             ask_due: Duration::ZERO,
             read_due: Duration::ZERO,
+            is_told: false,
             read_begun: Duration::ZERO,
             successor: None,
             is_moving: false,
@@ -253,7 +298,7 @@ impl Election {
     /// Until when it may serve; [`Duration::MAX`]: there is no backup. Past: not any more.
     #[must_use]
     pub fn serves_until(&self) -> Duration {
-        if !self.owns || self.successor.is_some() {
+        if !self.owns || self.successor.is_some() || self.may_be_given_up {
             return Duration::ZERO;
         }
         let ends = self.granted.values().map(|granted| granted.saturating_add(USABLE));
@@ -338,6 +383,8 @@ impl Election {
     /// Time has passed: what is to be done now.
     pub fn tick(&mut self, now: Duration) -> Vec<Action> {
         let mut actions = Vec::new();
+        let before = self.ticked.replace(now).unwrap_or(now);
+        self.lived += now.saturating_sub(before).min(LIVED_MAX);
         self.note_link(now);
         if self.owns && self.successor.is_none() && now >= self.ask_due {
             self.ask_due = now + ASK_EVERY;
@@ -347,6 +394,10 @@ impl Election {
             actions.extend(self.next_of_store(now));
         }
         actions
+    }
+
+    fn moment(&self, now: Duration) -> Moment {
+        Moment { at: now, lived: self.lived }
     }
 
     fn note_link(&mut self, now: Duration) {
@@ -372,7 +423,7 @@ impl Election {
     }
 
     fn ask(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        self.asked.push_back(now);
+        self.asked.push_back(self.moment(now));
         if self.asked.len() > ASKED_MAX {
             self.asked.pop_front();
         }
@@ -383,6 +434,10 @@ impl Election {
         let others = all.into_iter().filter(|host| *host != self.own.process.host);
         let number = now.as_nanos() as u64;
         actions.extend(others.map(|host| Action::Send(host, Message::Ask(number))));
+        if now >= self.serves_until() {
+            let backups = self.granted.keys();
+            actions.extend(backups.map(|host| Action::Send(*host, Message::AskWord(number))));
+        }
     }
 
     fn next_of_store(&mut self, now: Duration) -> Option<Action> {
@@ -390,8 +445,12 @@ impl Election {
             let expected = self.seen.as_ref().map_or(0, |seen| seen.revision);
             for backup in &record.backups {
                 self.granted.entry(*backup).or_insert(now);
+                // From when it was put on the record it has time to answer.
+                self.heard.insert(*backup, self.lived);
             }
-            self.pending = Some(Pending::Write { expected, record: record.clone(), sent: now });
+            let (record_sent, backers) = (record.clone(), self.processes_of(&record.backups));
+            self.pending =
+                Some(Pending::Write { expected, record: record_sent, sent: now, backers });
             return Some(Action::Write { expected, record });
         }
         if self.seen.is_some() && !self.candidates.contains(&self.own) {
@@ -399,9 +458,11 @@ impl Election {
             return Some(Action::Register(self.own));
         }
         let wants_proof = self.seen.as_ref().is_some_and(|seen| self.is_free(seen, now));
-        let is_due = now >= self.read_due || (wants_proof && now >= self.read_begun + LOOK_AGAIN);
+        let is_due = self.is_told
+            || now >= self.read_due
+            || (wants_proof && now >= self.read_begun + LOOK_AGAIN);
         is_due.then(|| {
-            (self.pending, self.read_begun) = (Some(Pending::Read), now);
+            (self.pending, self.read_begun, self.is_told) = (Some(Pending::Read), now, false);
             Action::Read
         })
     }
@@ -435,17 +496,16 @@ impl Election {
     /// The owner's own record, if another one is to be in force, or this one anew.
     fn renewal(&self, seen: &Seen, now: Duration) -> Option<Record> {
         let answers = |host: &IpAddr| {
-            let last = self.heard.get(host).max(self.granted.get(host).filter(|_| {
-                // From when it was put on the record it has time to answer.
-                seen.record.backups.contains(host)
-            }));
-            last.is_some_and(|last| now.saturating_sub(*last) < SILENCE)
+            self.heard.get(host).is_some_and(|last| self.lived.saturating_sub(*last) < SILENCE)
         };
         let mut backups: Vec<Candidate> = self.others().collect();
         backups.retain(|it| answers(&it.process.host));
         backups.sort_by_key(|it| (Reverse(it.rank), it.process.host));
         let backups: Vec<IpAddr> = backups.iter().map(|it| it.process.host).collect();
-        let has_changed = backups != seen.record.backups || self.drained != seen.record.drained;
+        // A backup that has restarted gives its word for a later record than the one that it found.
+        let have_restarted = self.processes_of(&backups) != self.backers;
+        let has_changed =
+            backups != seen.record.backups || have_restarted || self.drained != seen.record.drained;
         let is_over = now >= self.serves_until();
         (self.is_connected && (has_changed || is_over)).then(|| Record {
             owner: Some(self.own.process),
@@ -453,6 +513,11 @@ impl Election {
             drained: self.drained.clone(),
             is_moved: seen.record.is_moved,
         })
+    }
+
+    fn processes_of(&self, hosts: &[IpAddr]) -> Vec<Process> {
+        let of = |host: &IpAddr| self.others().find(|it| it.process.host == *host);
+        hosts.iter().filter_map(of).map(|it| it.process).collect()
     }
 
     /// Whether the owner before has given the VIPs up, or was a process of this host.
@@ -478,7 +543,15 @@ impl Election {
     /// Whether it may replace a record that is another's.
     fn is_free(&self, seen: &Seen, now: Duration) -> bool {
         let is_due = || self.takes_over_at(seen).is_some_and(|due| now >= due);
-        !self.owns && self.is_connected && is_due()
+        !self.owns && self.is_connected && is_due() && self.has_listened(seen)
+    }
+
+    /// Whether it was there to hear an owner on another host, and has not.
+    fn has_listened(&self, seen: &Seen) -> bool {
+        let is_elsewhere = |owner: Process| owner.host != self.own.process.host;
+        let promised = self.promised.map(|it| it.lived).unwrap_or_default();
+        let silent = self.lived.saturating_sub(promised.max(seen.since.lived));
+        !seen.record.owner.is_some_and(is_elsewhere) || silent >= SILENCE
     }
 
     /// When it may replace a record that is another's, if nothing changes until then.
@@ -486,16 +559,20 @@ impl Election {
         let host = self.own.process.host;
         let place = seen.record.backups.iter().position(|it| *it == host);
         let after = |places: usize| STAGGER * places as u32;
+        let (since, promised) = (seen.since.at, self.promised.map(|it| it.at));
         match seen.record.owner {
             _ if seen.revision == 0 => {
                 let own = (Reverse(self.own.rank), host);
                 let precedes = |it: &Candidate| (Reverse(it.rank), it.process.host) < own;
-                Some(seen.since + LEASE + after(self.others().filter(precedes).count()))
+                Some(since + LEASE + after(self.others().filter(precedes).count()))
             }
-            None => Some(seen.since + after(place.unwrap_or(seen.record.backups.len()))),
-            Some(owner) if owner.host == host => Some(seen.since),
+            None if place == Some(0) => Some(since),
+            None => Some(since + RESERVED + after(place.unwrap_or(seen.record.backups.len()))),
+            Some(owner) if owner.host == host => {
+                Some(promised.map_or(since, |promised| since.max(promised + LEASE)))
+            }
             Some(_) => {
-                let free = self.promised.unwrap_or_default().max(seen.since);
+                let free = promised.unwrap_or_default().max(since);
                 Some(free + LEASE + after(place?))
             }
         }
@@ -517,7 +594,7 @@ impl Election {
         self.candidates = snapshot.candidates;
         let (revision, record) = snapshot.record.unwrap_or_default();
         if self.doubt.is_some_and(|expected| expected != revision) {
-            self.doubt = None;
+            (self.doubt, self.may_be_given_up) = (None, false);
         }
         self.see(now, revision, record);
         let Some(Seen { record, .. }) = &self.seen else { return };
@@ -540,8 +617,9 @@ impl Election {
     fn see(&mut self, now: Duration, revision: u64, record: Record) {
         let since = match &self.seen {
             Some(seen) if seen.revision == revision => seen.since,
-            _ => now,
+            _ => self.moment(now),
         };
+        self.first.get_or_insert(revision);
         self.seen = Some(Seen { revision, record, since, confirmed: now });
     }
 
@@ -568,16 +646,22 @@ impl Election {
 
     /// A record was sent to the store.
     pub fn written(&mut self, now: Duration, written: Written) -> Vec<Action> {
-        let Some(Pending::Write { expected, record, sent }) = self.pending.take() else {
+        let Some(Pending::Write { expected, record, sent, backers }) = self.pending.take() else {
             debug_assert!(false, "nothing was sent");
             return Vec::new();
         };
         match written {
-            Written::Done(revision) => return self.in_force(now, revision, record, sent),
+            Written::Done(revision) => {
+                self.backers = backers;
+                return self.in_force(now, revision, record, sent);
+            }
             // Nothing is given up that cannot be noted.
             Written::NotSent => self.successor = None,
             Written::Conflict => {}
-            Written::Unknown => self.doubt = Some(expected),
+            Written::Unknown => {
+                self.doubt = Some(expected);
+                self.may_be_given_up |= record.owner.is_none();
+            }
         }
         (self.is_outdated, self.read_due) = (true, now);
         Vec::new()
@@ -591,7 +675,7 @@ impl Election {
         sent: Duration,
     ) -> Vec<Action> {
         self.see(now, revision, record.clone());
-        self.doubt = None;
+        (self.doubt, self.may_be_given_up) = (None, false);
         if record.owner.is_none() {
             self.lose();
             let others = record.backups.into_iter().filter(|it| *it != self.own.process.host);
@@ -613,28 +697,55 @@ impl Election {
     pub fn told(&mut self, now: Duration, from: IpAddr, message: Message) -> Option<Action> {
         match message {
             Message::Ask(number) => {
-                let takes_over = matches!(self.pending, Some(Pending::Write { .. }));
-                if self.owns || takes_over || self.doubt.is_some() || !self.is_ready {
-                    return None;
-                }
-                self.promised = Some(now);
-                Some(Action::Send(from, Message::Promise(number)))
+                self.promise(now).then_some(Action::Send(from, Message::Promise(number)))
+            }
+            Message::AskWord(number) => {
+                let instance = self.owner_by_our_word(from)?;
+                let word = Message::Word(number, instance);
+                self.promise(now).then_some(Action::Send(from, word))
             }
             Message::Promise(number) => {
-                let asked = Duration::from_nanos(number);
-                if self.owns && self.asked.contains(&asked) {
-                    let later = |known: &mut Duration| *known = asked.max(*known);
-                    if now < self.serves_until() {
-                        self.granted.entry(from).and_modify(later);
-                    }
-                    self.heard.entry(from).and_modify(later).or_insert(asked);
-                }
+                self.answered(from, number, now < self.serves_until());
+                None
+            }
+            Message::Word(number, instance) => {
+                self.answered(from, number, instance == self.own.process.instance);
                 None
             }
             Message::GaveUp => {
-                self.read_due = now;
+                self.is_told = true;
                 None
             }
         }
+    }
+
+    /// Binds itself to take nothing over for [`LEASE`], if it may.
+    fn promise(&mut self, now: Duration) -> bool {
+        let takes_over = matches!(self.pending, Some(Pending::Write { .. }));
+        let may = !self.owns && !takes_over && self.doubt.is_none() && self.is_ready;
+        if may {
+            self.promised = Some(self.moment(now));
+        }
+        may
+    }
+
+    /// The process at that host which owns the VIPs as far as is known here; `None`: none does, or an earlier process of this host
+    /// may have replaced its record.
+    fn owner_by_our_word(&self, host: IpAddr) -> Option<u64> {
+        let seen = self.seen.as_ref().filter(|seen| Some(seen.revision) > self.first)?;
+        seen.record.owner.filter(|owner| owner.host == host).map(|owner| owner.instance)
+    }
+
+    /// A backup has answered a question, and if that counts, is bound.
+    fn answered(&mut self, from: IpAddr, number: u64, is_bound: bool) {
+        let at = Duration::from_nanos(number);
+        let Some(asked) = self.asked.iter().find(|it| it.at == at).filter(|_| self.owns) else {
+            return;
+        };
+        if is_bound {
+            self.granted.entry(from).and_modify(|known| *known = at.max(*known));
+        }
+        let heard = self.heard.entry(from).or_insert(asked.lived);
+        *heard = asked.lived.max(*heard);
     }
 }

@@ -4,6 +4,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use sidestep_bpf::{BpfError, Steering};
@@ -37,7 +38,9 @@ impl Place {
         let mut place = Self { steering, vip: vip.parse().unwrap(), targets };
         place.steering.clear(0, &[0; TARGETS_MAX]).unwrap();
         for (target, listener) in place.targets.iter().enumerate() {
-            place.steering.set_listener(0, target, listener, 1 + target as u64).unwrap();
+            place.steering.number(listener, 1 + target as u64).unwrap();
+            let (table, slot) = place.steering.place(0, target);
+            sidestep_bpf::give_listener(table, slot, listener.as_fd()).unwrap();
         }
         Some(place)
     }

@@ -34,6 +34,16 @@ pub(crate) enum VipCommand {
     Resume(VipTargetArgs),
     /// Take a VIP out of force until the next `apply`; its connections stay
     Remove(VipNameArgs),
+    /// Give the kernel's table a listener; `run` starts it
+    #[command(hide = true)]
+    GiveListener(GiveListenerArgs),
+}
+
+/// The arguments of `sidestep vip give-listener`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct GiveListenerArgs {
+    /// The place in the table
+    pub(crate) slot: u32,
 }
 
 /// The arguments of `sidestep vip run`.

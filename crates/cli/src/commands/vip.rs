@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   sidestep vip run ── Director ──┬── sockets, listener   what the kernel knows of sockets; theirs, fetched
+//!      │                           ├── giving              the kernel gets them, by a process that may wait
 //!      │                           ├── probe               whether a target serves
 //!      │                           ├── presence            clients under Sidestep may meet the targets
 //!   vip_status <── sidestep vip ...└── sidestep_bpf::Steering
@@ -13,6 +14,7 @@
 mod daemon;
 mod director;
 mod error;
+mod giving;
 mod greeting;
 mod hosts;
 mod inquiry;
@@ -46,6 +48,9 @@ pub(crate) fn execute(args: &VipArgs) -> i32 {
         }
         VipCommand::Remove(args) => {
             ("remove", show::change(&Request::Remove(args.vip.clone()), args.json))
+        }
+        VipCommand::GiveListener(args) => {
+            ("give-listener", giving::execute(args).map_err(Into::into))
         }
     };
     match done {

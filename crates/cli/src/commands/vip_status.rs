@@ -52,8 +52,8 @@ impl Daemon {
     }
 }
 
-/// How long the other side is waited for.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the other side is waited for. Half of it a change may wait until it can be taken.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// A question is not longer.
 pub(super) const QUESTION_LEN_MAX: u64 = 4096;
 /// An answer is not longer: some hundred bytes for each connection.

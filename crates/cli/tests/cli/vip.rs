@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
@@ -121,7 +122,69 @@ impl Drop for Server {
     fn drop(&mut self) {
         // The thread has a descriptor of it, too: this ends the listening itself.
         // SAFETY: an open descriptor.
-        unsafe { libc::shutdown(std::os::fd::AsRawFd::as_raw_fd(&self.listener), libc::SHUT_RDWR) };
+        unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+}
+
+/// The lock of a socket of this process, held until it is dropped: by a `setsockopt` that waits in the kernel for memory which does not
+/// come (`userfaultfd(2)`).
+struct Lock {
+    faults: Option<OwnedFd>,
+    waiting: Option<thread::JoinHandle<()>>,
+}
+
+impl Lock {
+    /// None, with a printed line, if the kernel does not let the test do so.
+    fn hold(socket: RawFd) -> Option<Self> {
+        /// `UFFDIO_API` and `UFFDIO_REGISTER` of `linux/userfaultfd.h`, with what they take.
+        const API: u64 = 0xc018_aa3f;
+        const REGISTER: u64 = 0xc020_aa00;
+        const PAGE: usize = 4096;
+        // SAFETY: flags alone.
+        let faults = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) } as RawFd;
+        if faults < 0 {
+            println!("skipped: no userfaultfd: {}", std::io::Error::last_os_error());
+            return None;
+        }
+        // SAFETY: it was just made.
+        let faults = unsafe { OwnedFd::from_raw_fd(faults) };
+        let mut api = [0xaa_u64, 0, 0];
+        // SAFETY: the kernel chooses where; the size is that of a page.
+        let page = unsafe {
+            let (prot, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            libc::mmap(std::ptr::null_mut(), PAGE, prot, flags, -1, 0)
+        };
+        assert_ne!(page, libc::MAP_FAILED);
+        let page = page as usize;
+        // Pages that are missing.
+        let mut register = [page as u64, PAGE as u64, 1, 0];
+        // SAFETY: an open descriptor, and structs as long as the numbers say.
+        unsafe {
+            assert_eq!(libc::ioctl(faults.as_raw_fd(), API, api.as_mut_ptr()), 0);
+            assert_eq!(libc::ioctl(faults.as_raw_fd(), REGISTER, register.as_mut_ptr()), 0);
+        }
+        let waiting = thread::spawn(move || {
+            let program = libc::sock_fprog { len: 1, filter: page as *mut libc::sock_filter };
+            let len = size_of_val(&program) as libc::socklen_t;
+            let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
+            // SAFETY: an open descriptor, a struct and its length. The kernel reads the filter from the page, and refuses an empty one.
+            unsafe { libc::setsockopt(socket, level, option, (&raw const program).cast(), len) };
+        });
+        // A message of a fault: from then on the kernel waits, with the lock.
+        let mut fault = [0_u8; 32];
+        // SAFETY: an open descriptor, and a buffer of that length.
+        let read =
+            unsafe { libc::read(faults.as_raw_fd(), fault.as_mut_ptr().cast(), fault.len()) };
+        assert_eq!(read, 32);
+        Some(Self { faults: Some(faults), waiting: Some(waiting) })
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Without it the page is one of zeroes.
+        drop(self.faults.take());
+        self.waiting.take().unwrap().join().unwrap();
     }
 }
 
@@ -383,6 +446,50 @@ fn probes_decide_who_takes_connections() {
     std::fs::remove_file(sick).unwrap();
     await_state(&place, "a", "active");
     assert_eq!(target(&place, "b")["state"], "standby", "it switches back");
+}
+
+/// A target whose program holds the lock of its listener is given nothing, and said to do so; everything else goes on, and so does that
+/// target when it lets go.
+#[test]
+fn a_listener_whose_lock_is_held_keeps_no_other_waiting() {
+    let Some(()) = alone() else { return };
+    let place = Place::new();
+    let servers = [("127.0.0.1:7001", b'a'), ("127.0.0.1:7002", b'b')];
+    let servers = servers.map(|(address, name)| Server::start(address, name));
+    let Some(lock) = Lock::hold(servers[0].listener.as_raw_fd()) else { return };
+    let vips = Vips::start(&place, TWO);
+    await_state(&place, "b", "active");
+    let told = || {
+        let fault = target(&place, "a")["fault"].as_str().map(str::to_owned);
+        fault.filter(|fault| fault.contains("holds the lock of its listener at 127.0.0.1:7001"))
+    };
+    let fault = eventually("it is said who holds the lock", told);
+    assert!(fault.contains(&format!("(pid {})", std::process::id())), "{fault}");
+    assert_eq!([(); 4].map(|()| connect("127.0.0.10:80").1), [b'b'; 4]);
+    // Its service gets another number, since what waits may still write there.
+    place.file("vip.toml", &TWO.replace("roundrobin", "basewlm"));
+    assert_eq!(vip(&place, &["apply"]).0, Some(0));
+    eventually("it is said again", told);
+    assert_eq!(connect("127.0.0.10:80").1, b'b');
+    drop(lock);
+    await_state(&place, "a", "active");
+    let names = [(); 4].map(|()| connect("127.0.0.10:80").1);
+    assert!(names.contains(&b'a') && names.contains(&b'b'), "{names:?}");
+    let reported = vips.end();
+    assert_eq!(reported.matches("holds the lock").count(), 2, "{reported}");
+}
+
+/// One that ends while a lock is held ends at once.
+#[test]
+fn a_listener_whose_lock_is_held_does_not_keep_the_command_from_its_end() {
+    let Some(()) = alone() else { return };
+    let place = Place::new();
+    let server = Server::start("127.0.0.1:7001", b'a');
+    let Some(_lock) = Lock::hold(server.listener.as_raw_fd()) else { return };
+    let _other = Server::start("127.0.0.1:7002", b'b');
+    let vips = Vips::start(&place, TWO);
+    await_state(&place, "b", "active");
+    vips.end();
 }
 
 /// Both ends under Sidestep: the connection moves, and displays tell the VIP and the target. An agent

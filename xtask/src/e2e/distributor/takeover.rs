@@ -24,8 +24,9 @@ const WAIT_MAX_S: f64 = 3.0;
 /// Longer than a lease, and than a second one.
 const TWO_LEASES: Duration = Duration::from_secs(4);
 
-/// Those of `packaging/sidestep-distributor.service`.
-pub(super) const CAPABILITIES: &str = "-all,+bpf,+net_admin,+net_raw,+perfmon";
+/// Those of `packaging/sidestep-distributor.service`, and one in the place of its LimitRTPRIO=: to raise that takes more than root of a
+/// container has.
+pub(super) const CAPABILITIES: &str = "-all,+bpf,+net_admin,+net_raw,+perfmon,+sys_nice";
 
 pub(crate) fn takeover(stage: &Stage<'_>) -> Result<String> {
     let scene = Scene::set(stage)?;

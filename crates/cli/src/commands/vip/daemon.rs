@@ -38,6 +38,8 @@ const QUESTIONS_MAX: usize = 32;
 const PARTING: Duration = Duration::from_secs(1);
 /// From one look at the targets to the next.
 const TURN: Duration = Duration::from_millis(200);
+/// How long a change waits until it can be taken: etcd has a new leader after two seconds, and a VIP a new owner.
+const SETTLES: Duration = Duration::from_secs(5);
 
 /// The VIPs of a daemon at work.
 pub(super) trait Direct {
@@ -61,6 +63,11 @@ pub(super) trait Direct {
     /// Why not.
     fn move_to(&mut self, _host: &str) -> Result<String, String> {
         Err("VIPs of one host stay there".to_owned())
+    }
+
+    /// Whether a change that would be refused now may be taken soon.
+    fn is_unsettled(&self, _request: &Request) -> bool {
+        false
     }
 
     /// Looks at all targets, follows what has changed, and returns probes that are due.
@@ -114,7 +121,11 @@ pub(super) fn serve<D: Direct + 'static>(
         spawn_local(look_after(Rc::clone(&director)));
         let (asked, config) = (Rc::clone(&director), config.map(Path::to_owned));
         spawn_local(answer_commands(commands, move |request| {
-            carry_out(request, &mut *asked.borrow_mut(), config.as_deref())
+            let (asked, config) = (Rc::clone(&asked), config.clone());
+            async move {
+                await_settled(&request, &asked).await;
+                carry_out(&request, &mut *asked.borrow_mut(), config.as_deref())
+            }
         }));
         tell_systemd(NotifyState::Ready);
         let mut byte = [0];
@@ -135,6 +146,7 @@ pub(super) fn answer_looks(commands: UnixListener, answer: impl Fn(&Request) -> 
     let Ok(runtime) = Builder::new_current_thread().enable_io().enable_time().build() else {
         return log::error!("commands are not answered: they cannot be waited for");
     };
+    let answer = move |request: Request| std::future::ready(answer(&request));
     LocalSet::new().block_on(&runtime, answer_commands(commands, answer));
 }
 
@@ -185,7 +197,20 @@ async fn look_after<D: Direct + 'static>(director: Rc<RefCell<D>>) {
     }
 }
 
-async fn answer_commands(listener: UnixListener, carry_out: impl Fn(&Request) -> Answer + 'static) {
+async fn await_settled<D: Direct>(request: &Request, director: &RefCell<D>) {
+    let settled = async {
+        while director.borrow().is_unsettled(request) {
+            sleep(TURN / 4).await;
+        }
+    };
+    // Afterwards it is refused with the reason, or taken.
+    _ = timeout(SETTLES, settled).await;
+}
+
+async fn answer_commands<A: Future<Output = Answer> + 'static>(
+    listener: UnixListener,
+    carry_out: impl Fn(Request) -> A + 'static,
+) {
     let Ok(listener) = tokio::net::UnixListener::from_std(listener) else { return };
     let carry_out = Rc::new(carry_out);
     // The oldest one makes room: a client that leaves questions unfinished keeps others out for no longer
@@ -211,9 +236,9 @@ async fn answer_commands(listener: UnixListener, carry_out: impl Fn(&Request) ->
 }
 
 /// One question. Who does not wait for the answer has none.
-async fn answer(
+async fn answer<A: Future<Output = Answer>>(
     mut stream: UnixStream,
-    carry_out: Rc<impl Fn(&Request) -> Answer>,
+    carry_out: Rc<impl Fn(Request) -> A>,
 ) -> io::Result<()> {
     let user = getsockopt(&stream, PeerCredentials).map_err(io::Error::from)?.uid();
     let mut line = Vec::new();
@@ -223,7 +248,7 @@ async fn answer(
         Ok(request) if !request.only_looks() && !vip_status::may_change(user) => Answer::Refused(
             "only root, and the user that looks after the VIPs, may change them".to_owned(),
         ),
-        Ok(request) => carry_out(&request),
+        Ok(request) => carry_out(request).await,
     };
     let mut text = serde_json::to_vec(&answer)?;
     text.push(b'\n');

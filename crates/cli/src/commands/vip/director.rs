@@ -14,6 +14,7 @@ use sidestep_distributor::{
 
 use super::daemon::Direct;
 use super::error::VipError;
+use super::giving::Giving;
 use super::listener;
 use super::presence::{self, Presence};
 use super::probe::Outcome;
@@ -28,6 +29,9 @@ pub(super) struct Director {
     /// Addresses of targets, whose places are the numbers of their sockets' owners. One that was a
     /// target once keeps its number: connections that it accepted then have it.
     owners: Vec<SocketAddr>,
+    /// Processes that wait to give the kernel listeners of services which are gone, with the service's number. Nothing else has
+    /// that number until they have ended.
+    late: Vec<(usize, Giving)>,
     /// When connections are counted next.
     count_due: Instant,
 }
@@ -56,6 +60,8 @@ struct Member {
     /// The listener that could not be fetched, and when that is tried again: it takes a look at all
     /// processes.
     failed: Option<(u64, Instant)>,
+    /// The kernel is being given a listener.
+    giving: Option<Giving>,
     queue: (u32, u32),
     is_marked: bool,
     connections: u64,
@@ -63,6 +69,27 @@ struct Member {
 }
 
 impl Member {
+    /// The kernel has its listener, or why not.
+    fn note(&mut self, seen: &Seen, given: Result<Giving, String>) {
+        match given {
+            Ok(giving) => {
+                self.cookie = Some(seen.cookie);
+                self.pid = Some(giving.pid);
+                self.program = Some(giving.program.clone());
+                (self.fault, self.failed) = (None, None);
+                self.is_marked = presence::has_marker(seen.local.port());
+            }
+            Err(fault) => {
+                if self.fault.as_ref() != Some(&fault) {
+                    log::warn!("{fault}");
+                }
+                self.cookie = None;
+                self.fault = Some(fault);
+                self.failed = Some((seen.cookie, Instant::now() + COUNT_EVERY));
+            }
+        }
+    }
+
     /// Whether it listens, and takes nothing because its program does not run under Sidestep.
     fn lacks_smc(&self, vip: &Vip) -> bool {
         self.cookie.is_some() && vip.smc == SmcUse::Require && !self.is_marked
@@ -74,7 +101,13 @@ impl Director {
     pub(super) fn new() -> Result<Self, VipError> {
         let mut steering = Steering::load()?;
         steering.attach()?;
-        Ok(Self { steering, services: Vec::new(), owners: Vec::new(), count_due: Instant::now() })
+        Ok(Self {
+            steering,
+            services: Vec::new(),
+            owners: Vec::new(),
+            late: Vec::new(),
+            count_due: Instant::now(),
+        })
     }
 
     /// Why a VIP cannot be in force here.
@@ -114,21 +147,20 @@ impl Director {
     }
 
     /// A service that the kernel has, and gives no connections yet.
-    fn prepare(
-        &mut self,
-        vip: &Vip,
-        all: &[Seen],
-        others: &[Service],
-    ) -> Result<Service, BpfError> {
+    fn prepare(&mut self, vip: &Vip, all: &[Seen], others: &[Service]) -> Result<Service, String> {
         let is_free = |index: &usize| {
-            !self.services.iter().chain(others).any(|service| service.index == *index)
+            let is_it = |service: &Service| service.index == *index;
+            !self.services.iter().chain(others).any(is_it)
+                && !self.late.iter().any(|(late, _)| late == index)
         };
-        let index = (0..INDICES).find(is_free).expect("twice as many as VIPs");
+        let index = (0..INDICES).find(is_free).ok_or(
+            "the kernel's tables are full, because programs hold the locks of listeners that were targets; the log names them",
+        )?;
         let before =
             self.services.iter().find(|service| service.distribution.vip().name == vip.name);
         let mut given = [0; TARGETS_MAX];
         if let Some(before) = before {
-            let counts = self.steering.steered(before.index)?;
+            let counts = self.steering.steered(before.index).map_err(in_words)?;
             for (target, place) in vip.targets.iter().zip(&mut given) {
                 let at =
                     before.distribution.vip().targets.iter().position(|it| it.name == target.name);
@@ -139,14 +171,14 @@ impl Director {
             || Distribution::new(vip.clone()),
             |before| before.distribution.succeeded_by(vip.clone()),
         );
-        self.steering.clear(index, &given)?;
+        self.steering.clear(index, &given).map_err(in_words)?;
         let members = vip.targets.iter().map(|_| Member::default()).collect();
         let (plan, states) = (distribution.plan(), distribution.states());
         let mut service = Service { index, distribution, members, presence: None, plan, states };
         self.look_at_listeners(&mut service, all);
         service.plan = service.distribution.plan();
         service.states = service.distribution.states();
-        self.steering.prepare(index, &service.plan)?;
+        self.steering.prepare(index, &service.plan).map_err(in_words)?;
         Ok(service)
     }
 
@@ -157,7 +189,7 @@ impl Director {
             self.steering.commit(service.index, vip.address, &service.plan, vip.affinity)
         {
             // There is room for it, and it was looked at: this is no fault of the terms.
-            self.clear(service.index);
+            self.retire(service);
             return format!("vip.{}: {error}", vip.name);
         }
         let is_before = |service: &mut Service| {
@@ -165,13 +197,13 @@ impl Director {
             before.name == vip.name || before.address == vip.address
         };
         let before: Vec<Service> = self.services.extract_if(.., is_before).collect();
-        for before in before {
+        for mut before in before {
             if before.distribution.vip().address == vip.address {
-                service.presence = before.presence;
+                service.presence = before.presence.take();
             } else {
                 self.forget(before.distribution.vip().address);
             }
-            self.clear(before.index);
+            self.retire(before);
         }
         // Behind the program, which keeps connections away from it.
         service.presence.get_or_insert_with(|| Presence::new(vip.address));
@@ -188,13 +220,30 @@ impl Director {
         let service = self.services.remove(at);
         let address = service.distribution.vip().address;
         self.forget(address);
-        self.clear(service.index);
+        self.retire(service);
         Ok(format!("{name} at {address} is not in force any more"))
     }
 
     fn forget(&mut self, address: SocketAddr) {
         if let Err(error) = self.steering.forget(address) {
             log::error!("{address} stays in force: {error}");
+        }
+    }
+
+    /// Empties what a service that is in force nowhere has in the kernel.
+    fn retire(&mut self, service: Service) {
+        let index = service.index;
+        let late = service.members.into_iter().filter_map(|member| member.giving);
+        self.late.extend(late.map(|giving| (index, giving)));
+        self.clear(index);
+    }
+
+    /// Takes out again what has come late.
+    fn follow_late(&mut self) {
+        let ended: Vec<(usize, Giving)> =
+            self.late.extract_if(.., |(_, giving)| giving.outcome().is_some()).collect();
+        for (index, _) in ended {
+            self.clear(index);
         }
     }
 
@@ -236,36 +285,50 @@ impl Director {
         member: &mut Member,
         seen: Option<&Seen>,
     ) {
+        let ended = member.giving.as_mut().and_then(Giving::outcome);
+        let given = ended.and_then(|outcome| Some((member.giving.take()?, outcome)));
         let Some(seen) = seen else {
             self.steering.withdraw(index, target);
-            *member = Member { connections: member.connections, ..Member::default() };
+            let (connections, giving) = (member.connections, member.giving.take());
+            *member = Member { connections, giving, ..Member::default() };
             return;
         };
         let now = Instant::now();
+        match given {
+            Some((giving, outcome)) if giving.cookie == seen.cookie => {
+                return member.note(seen, outcome.map(|()| giving));
+            }
+            // It was for a listener that is not the target's any more.
+            Some(_) => self.steering.withdraw(index, target),
+            None => {}
+        }
+        if let Some(giving) = &mut member.giving {
+            if giving.is_to_be_told() {
+                let (program, pid, local) = (&giving.program, giving.pid, seen.local);
+                let fault = format!(
+                    "{program} (pid {pid}) holds the lock of its listener at {local}: it is given no connections until it lets go, or ends"
+                );
+                log::warn!("{fault}; all other targets go on");
+                member.fault = Some(fault);
+            }
+            return;
+        }
         if member.failed.is_some_and(|(cookie, retry)| cookie == seen.cookie && now < retry) {
             return;
         }
-        let given =
+        let begun =
             listener::fetch(seen).map_err(|error| refusal(seen, &error)).and_then(|fetched| {
-                let given = self.steering.set_listener(index, target, &fetched.socket, owner);
-                given.map(|()| fetched).map_err(|error| error.to_string())
+                self.steering.number(&fetched.socket, owner).map_err(in_words)?;
+                let (table, slot) = self.steering.place(index, target);
+                let begun = Giving::begin(table, slot, fetched, seen.cookie);
+                begun.map_err(|error| format!("no process can be started for a target: {error}"))
             });
-        match given {
-            Ok(fetched) => {
-                member.cookie = Some(seen.cookie);
-                member.pid = Some(fetched.pid);
-                member.program = Some(fetched.program);
-                (member.fault, member.failed) = (None, None);
-                member.is_marked = presence::has_marker(seen.local.port());
-            }
-            Err(fault) => {
-                if member.fault.as_ref() != Some(&fault) {
-                    log::warn!("{fault}");
-                }
-                member.cookie = None;
-                member.fault = Some(fault);
-                member.failed = Some((seen.cookie, now + COUNT_EVERY));
-            }
+        match begun {
+            Ok(mut giving) => match giving.outcome() {
+                Some(outcome) => member.note(seen, outcome.map(|()| giving)),
+                None => (member.cookie, member.giving) = (None, Some(giving)),
+            },
+            Err(fault) => member.note(seen, Err(fault)),
         }
     }
 
@@ -374,9 +437,7 @@ impl Direct for Director {
             match self.prepare(vip, &all, &prepared) {
                 Ok(service) => prepared.push(service),
                 Err(error) => {
-                    for service in &prepared {
-                        self.clear(service.index);
-                    }
+                    prepared.into_iter().for_each(|service| self.retire(service));
                     return Err(format!("vip.{}: {error}\nnothing is changed", vip.name));
                 }
             }
@@ -408,6 +469,7 @@ impl Direct for Director {
                 return Vec::new();
             }
         };
+        self.follow_late();
         let is_count_due = now >= self.count_due;
         let mut due = Vec::new();
         let mut services = std::mem::take(&mut self.services);
@@ -488,7 +550,7 @@ const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// Why a target that listens takes nothing where SMC is required.
 const NOT_UNDER_SIDESTEP: &str = "it does not run under Sidestep";
 
-/// Why the socket of a target cannot be given to the kernel.
+/// Why the socket of a target cannot be fetched.
 fn refusal(seen: &Seen, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied => format!(
@@ -503,6 +565,10 @@ fn refusal(seen: &Seen, error: &io::Error) -> String {
         ),
         _ => format!("the listener at {} cannot be fetched from its program: {error}", seen.local),
     }
+}
+
+fn in_words(error: BpfError) -> String {
+    error.to_string()
 }
 
 impl Service {

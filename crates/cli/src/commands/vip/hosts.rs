@@ -18,6 +18,7 @@ mod locality;
 mod oversized;
 mod ownership;
 mod peers;
+mod priority;
 mod receiving;
 mod sharing;
 mod store;
@@ -855,6 +856,17 @@ impl Direct for Distributor {
 
     fn move_to(&mut self, host: &str) -> Result<String, String> {
         self.give_up_to(host)
+    }
+
+    fn is_unsettled(&self, request: &Request) -> bool {
+        let Some(ownership) = &self.ownership else { return false };
+        match request {
+            Request::Apply => ownership.fault().is_some(),
+            Request::Drain(_) | Request::Resume(_) | Request::Move(_) => {
+                ownership.part().is_unsettled()
+            }
+            _ => false,
+        }
     }
 
     fn apply(&mut self, set: &VipSet) -> Result<String, String> {

@@ -23,18 +23,23 @@ use sidestep_distributor::election::{
 };
 use tokio::runtime::Builder;
 use tokio::task::{LocalSet, spawn_local};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::announce::Announcer;
 use super::copies::{self, Copy, Entries, ServiceKey};
 use super::link::LinkAddress;
 use super::peers::{self, Ends};
+use super::priority;
 use super::store::{Contents, Secret, Store, StoreError};
 use crate::commands::vip::error::VipError;
 
 /// The rank of a distributor that says none.
 const RANK: u32 = 100;
 const TICK: Duration = Duration::from_millis(50);
+/// From one tick to the next, what is worth a line: an owner has that much to spare twice before its lease ends.
+const STOOD_STILL: Duration = Duration::from_millis(300);
+/// Datagrams of one tick. What comes beyond waits for the next one: a flood does not have a CPU before all other threads.
+const HEARD_MAX: u32 = 4096;
 /// After a takeover, when the link is told: a frame may be lost.
 const ANNOUNCE_AT: [Duration; 5] = [
     Duration::ZERO,
@@ -133,6 +138,12 @@ impl Ownership {
     pub(super) fn start(&self, store: Store) -> Result<(), VipError> {
         let part = Arc::clone(&self.0);
         let begin = move || -> io::Result<()> {
+            if let Err(error) = priority::run_first() {
+                log::info!(
+                    "the election has no real-time priority ({error}): on a host whose CPUs are taken a takeover may come unasked; \
+                     LimitRTPRIO=1 in the unit lets it have one"
+                );
+            }
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let socket = lock(&part).socket.try_clone()?;
             LocalSet::new().block_on(&runtime, go_on(part, Rc::new(store), socket))
@@ -194,12 +205,23 @@ impl Part {
     pub(super) fn may_change(&self) -> Result<(), String> {
         match (&self.fault, self.election.role()) {
             (Some(fault), _) => Err(format!("{fault}; nothing is changed until it answers")),
-            (None, Role::Owner) => Ok(()),
+            (None, Role::Owner) if self.fence > boot_time() => Ok(()),
+            (None, Role::Owner) => {
+                Err("this host gives the VIPs up, or its lease has ended and the \
+                 store has not renewed it yet; nothing is changed until one serves them: try again"
+                    .to_owned())
+            }
             (None, _) => Err(self.owner().map_or_else(
                 || "no distributor owns the VIPs yet; try again".to_owned(),
                 |owner| format!("{owner} owns the VIPs: say it there"),
             )),
         }
+    }
+
+    /// Whether it may turn out soon who owns the VIPs, or that the store answers.
+    pub(super) fn is_unsettled(&self) -> bool {
+        let is_elsewhere = self.owner().is_some_and(|owner| owner != self.host());
+        self.fault.is_some() || (!is_elsewhere && self.may_change().is_err())
     }
 
     fn send(&self, to: IpAddr, message: Message) {
@@ -346,8 +368,14 @@ async fn go_on(part: Arc<Mutex<Part>>, store: Rc<Store>, socket: UdpSocket) -> i
     spawn_local(listen(Arc::clone(&part), Rc::clone(&store), socket));
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut before = boot_time();
     loop {
         ticks.tick().await;
+        let now = boot_time();
+        let passed = now.saturating_sub(std::mem::replace(&mut before, now));
+        if passed >= STOOD_STILL {
+            log::warn!("this process or its host has stood still for {passed:.1?}");
+        }
         drive(&part, &store, |part, now| part.election.tick(now));
         lock(&part).announce();
     }
@@ -356,7 +384,15 @@ async fn go_on(part: Arc<Mutex<Part>>, store: Rc<Store>, socket: UdpSocket) -> i
 async fn listen(part: Arc<Mutex<Part>>, store: Rc<Store>, socket: tokio::net::UdpSocket) {
     // One more than a copy has: a longer one is not taken for its beginning.
     let mut bytes = [0; copies::LEN_MAX + 1];
+    let (mut heard, mut begun) = (0, Instant::now());
     loop {
+        if begun.elapsed() >= TICK {
+            (heard, begun) = (0, Instant::now());
+        }
+        if heard == HEARD_MAX {
+            sleep_until(begun + TICK).await;
+        }
+        heard += 1;
         // An error is that of a peer which is not there.
         let Ok((len, from)) = socket.recv_from(&mut bytes).await else { continue };
         drive(&part, &store, |part, now| {

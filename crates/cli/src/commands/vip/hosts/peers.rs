@@ -1,7 +1,8 @@
 //! What distributors tell each other, in datagrams of UDP.
 //!
 //! ```text
-//!   4 "SDV1"   1 kind   3 zero   8 number   16 from   16 to   16 SipHash-2-4-128 of all before, by the store's secret
+//!   4 "SDV1"   1 kind   3 zero   8 number   16 from   16 to   8 instance, of a word alone
+//!   16 SipHash-2-4-128 of all before, by the store's secret
 //! ```
 //!
 //! Who cannot read the store cannot make one. One that is repeated makes a backup wait, as no message at all would: the
@@ -40,18 +41,28 @@ pub(super) fn written(message: Message, ends: &Ends, secret: &Secret) -> Vec<u8>
         Message::Ask(number) => (1, number),
         Message::Promise(number) => (2, number),
         Message::GaveUp => (3, 0),
+        // 4 and 5 are those of copies.
+        Message::AskWord(number) => (6, number),
+        Message::Word(number, _) => (7, number),
     };
-    sealed(begun(kind, number, ends), secret)
+    let mut bytes = begun(kind, number, ends);
+    if let Message::Word(_, instance) = message {
+        bytes.extend(instance.to_be_bytes());
+    }
+    sealed(bytes, secret)
 }
 
 /// What a datagram says that came from there; `None`: it is no message of another distributor.
 pub(super) fn read(bytes: &[u8], ends: &Ends, secret: &Secret) -> Option<Message> {
     let told = opened(bytes, ends, secret)?;
     let number = u64::from_be_bytes(told[NUMBER..ENDS].try_into().ok()?);
+    let instance = || told.get(SEAL..)?.try_into().ok().map(u64::from_be_bytes);
     let message = match told[KIND] {
         1 => Message::Ask(number),
         2 => Message::Promise(number),
         3 => Message::GaveUp,
+        6 => Message::AskWord(number),
+        7 => Message::Word(number, instance()?),
         _ => return None,
     };
     (bytes == written(message, ends, secret)).then_some(message)
@@ -109,7 +120,14 @@ mod tests {
         let [one, two]: [IpAddr; 2] = ["10.0.0.1", "fd00::2"].map(|ip| ip.parse().unwrap());
         let (secret, other) = ([7; 16], [8; 16]);
         let (ends, back) = (Ends { from: one, to: two }, Ends { from: two, to: one });
-        for message in [Message::Ask(u64::MAX), Message::Promise(5), Message::GaveUp] {
+        let word = Message::Word(6, u64::MAX - 1);
+        for message in [
+            Message::Ask(u64::MAX),
+            Message::Promise(5),
+            Message::GaveUp,
+            Message::AskWord(7),
+            word,
+        ] {
             let bytes = written(message, &ends, &secret);
             assert_eq!(read(&bytes, &ends, &secret), Some(message));
             assert_eq!(read(&bytes, &back, &secret), None, "sent back");

@@ -22,12 +22,12 @@ impl Distributor {
     /// Tells the backups what they do not know of flows and affinities.
     pub(super) fn copy_flows(&mut self) {
         let (Some(ownership), owns) = (&self.ownership, self.owns()) else { return };
-        let mut part = ownership.part();
-        self.copies.follow_backups(&if owns { part.backups() } else { Vec::new() });
+        self.copies.follow_backups(&if owns { ownership.backups() } else { Vec::new() });
         for (route, entries) in self.copies.take(monotonic_time()) {
             let known = self.routes.get((route as usize).wrapping_sub(1));
             let Some(&(service, target)) = known else { continue };
-            part.copy(service, target, entries);
+            // For one datagram at a time: the thread of the election does not wait for all of them.
+            ownership.part().copy(service, target, entries);
         }
     }
 
