@@ -58,6 +58,9 @@ const POSTGRES: &str = "/usr/lib/postgresql/15/bin/postgres";
 const UNITS: [&str; 7] =
     ["systemd-nspawn", "nsenter", "unshare", "setpriv", "ip", "curl", "python3"];
 
+/// For users who log in to such a machine.
+const USERS: [&str; 5] = ["systemd-nspawn", "nsenter", "python3", "dbus-daemon", "loginctl"];
+
 /// All tests, quick ones first.
 pub(crate) const CASES: &[Case] = &[
     Case::new("python-threads", &["python3"], python_threads),
@@ -183,6 +186,8 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("units-container", &UNITS, units::container),
     Case::alone("units-watchdog", &UNITS, units::watchdog),
     Case::alone("units-enabled", &UNITS, units::enabled),
+    Case::alone("units-debian", &UNITS, units::debian),
+    Case::alone("units-of-user", &USERS, units::of_user),
 ];
 
 // ---- echo servers ----------------------------------------------------------

@@ -1,19 +1,24 @@
 //! What systemd knows of a unit, asked by `systemctl show`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use procfs::process::Process;
 use thiserror::Error;
 
 use super::hardening::Hardening;
+use super::view::View;
+use crate::accounts;
 
 /// What is asked.
 const PROPERTIES: &str = "Id,LoadState,ActiveState,MainPID,User,DynamicUser,Environment,ExecStart,SystemCallFilter,\
                           RestrictAddressFamilies,MemoryDenyWriteExecute,RestrictRealtime,RestrictNamespaces,\
                           RestrictSUIDSGID,LockPersonality,ProtectClock,ProtectHostname,ProtectKernelLogs,\
-                          ProtectKernelModules,PrivateDevices,SystemCallArchitectures,ProtectHome,PrivateNetwork";
+                          ProtectKernelModules,ProtectKernelTunables,SystemCallLog,PrivateDevices,SystemCallArchitectures,PrivateNetwork,NoExecPaths,\
+                          ExecPaths,ProtectHome,PrivateTmp,InaccessiblePaths,TemporaryFileSystem,BindPaths,\
+                          BindReadOnlyPaths,RootDirectory,RootImage";
 
 /// Why a unit cannot be enabled or shown.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -41,7 +46,7 @@ pub(super) struct Unit {
     pub(super) name: String,
     pub(super) active_state: String,
     main_pid: u32,
-    /// `root` where the unit says none.
+    /// `User=`; `root` where the unit says none.
     pub(super) user: String,
     pub(super) is_dynamic_user: bool,
     /// What it starts.
@@ -49,6 +54,7 @@ pub(super) struct Unit {
     /// `LD_PRELOAD` of the unit itself, without a library of ours.
     pub(super) preload: Option<String>,
     pub(super) hardening: Hardening,
+    pub(super) view: View,
 }
 
 impl Unit {
@@ -88,11 +94,25 @@ impl Unit {
             program,
             preload: preload_of(field("Environment")),
             hardening: Hardening::of(&fields),
+            view: View::of(&fields),
         })
     }
 
     pub(super) fn is_running(&self) -> bool {
         self.main_pid != 0
+    }
+
+    /// The users whose connections it makes and accepts, by name or, without one, number. While it runs these are the users of its
+    /// processes, as many a program begins as root and goes on as another user; one of them is root only if all are.
+    pub(super) fn users(&self) -> BTreeSet<String> {
+        let pids = if self.is_running() { self.pids() } else { Vec::new() };
+        users_among(pids.into_iter().filter_map(user_of), &self.user)
+    }
+
+    /// Those of them that a configuration can name.
+    pub(super) fn lasting_users(&self) -> BTreeSet<String> {
+        let users = self.users().into_iter();
+        users.filter(|user| !self.is_dynamic_user && user.parse::<u32>().is_err()).collect()
     }
 
     /// Its processes: the first one, and those of its control group.
@@ -114,8 +134,33 @@ impl Unit {
     /// Whether its first process has the library.
     pub(super) fn has_library(&self) -> bool {
         let maps = fs::read_to_string(format!("/proc/{}/maps", self.main_pid));
-        maps.is_ok_and(|maps| maps.lines().any(|line| line.ends_with("/libsidestep.so")))
+        maps.is_ok_and(|maps| maps.lines().any(is_code_of_library))
     }
+}
+
+/// A library that may not be run is mapped as well: the loader leaves what it has read of the file.
+fn is_code_of_library(line: &str) -> bool {
+    let permissions = line.split(' ').nth(1).unwrap_or_default();
+    permissions.contains('x') && line.ends_with("/libsidestep.so")
+}
+
+/// The user that a process acts as.
+fn user_of(pid: u32) -> Option<u32> {
+    Some(Process::new(pid.cast_signed()).ok()?.status().ok()?.euid)
+}
+
+/// The names of users that processes have; of `User=` if there are no processes.
+fn users_among(uids: impl Iterator<Item = u32>, of_unit: &str) -> BTreeSet<String> {
+    const ROOT: u32 = 0;
+    let mut uids: BTreeSet<u32> = uids.collect();
+    if uids.len() > 1 {
+        uids.remove(&ROOT);
+    }
+    if uids.is_empty() {
+        return BTreeSet::from([of_unit.to_owned()]);
+    }
+    let name = |uid| accounts::known_name_of(uid).unwrap_or_else(|| uid.to_string());
+    uids.into_iter().map(name).collect()
 }
 
 pub(super) fn with_suffix(name: &str) -> Result<String, UnitError> {
@@ -193,6 +238,28 @@ mod tests {
         let said = REDIS.replace("User=redis", "User=").replace("MainPID=77", "MainPID=0");
         let unit = Unit::parse("a.service", &said).unwrap();
         assert_eq!((unit.user.as_str(), unit.is_running()), ("root", false));
+    }
+
+    #[test]
+    fn users_are_those_of_processes_and_root_only_where_it_is_alone() {
+        let users = |uids: &[u32]| {
+            let users = users_among(uids.iter().copied(), "redis");
+            users.into_iter().collect::<Vec<_>>().join(" ")
+        };
+        let me = accounts::known_name_of(1).unwrap();
+        assert_eq!([users(&[]), users(&[0, 0]), users(&[0, 1, 1])], ["redis", "root", &me]);
+        assert_eq!(users(&[4_000_000_000]), "4000000000");
+        let own = user_of(std::process::id());
+        assert_eq!(own, Some(rustix::process::geteuid().as_raw()));
+    }
+
+    #[test]
+    fn a_library_that_may_not_be_run_is_not_had() {
+        let line = |permissions: &str| {
+            is_code_of_library(&format!("7f9-7fa {permissions} 0004c000 fe:00 9 /l/libsidestep.so"))
+        };
+        assert_eq!([line("r-xp"), line("r--p")], [true, false]);
+        assert!(!is_code_of_library("7f9-7fa r-xp 0 fe:00 9 /l/libc.so.6"));
     }
 
     #[test]
