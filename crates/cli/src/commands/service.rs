@@ -42,8 +42,8 @@ use of_user::Account;
 use sharing::{Key, Sharing};
 pub(super) use trial::execute as call;
 use trial::{Shown, Trial};
-use unit::Unit;
 pub(super) use unit::systemctl;
+use unit::{Loaded, Unit};
 
 /// How long a service that was restarted may take to begin its program.
 const BEGINNING: Duration = Duration::from_secs(10);
@@ -294,8 +294,19 @@ fn enable_one(unit: &Unit) -> Result<Vec<String>, String> {
     remarks.extend(findings.remarks);
     let has_filter = findings.has_filter || hardening::is_system_filtered();
     let variables = run::variables_for_service(has_filter).map_err(|error| error.to_string())?;
-    DropIn::of(&unit.name).write(&library, unit.preload.as_deref(), &variables)?;
-    remarks.extend(share(unit)?);
+    let drop_in = DropIn::of(&unit.name);
+    let was_there = drop_in.exists();
+    drop_in.write(&library, unit.preload.as_deref(), &variables)?;
+    match share(unit) {
+        Ok(shared) => remarks.extend(shared),
+        Err(error) => {
+            // What is said to have failed is not half done.
+            if !was_there {
+                drop_in.remove()?;
+            }
+            return Err(error);
+        }
+    }
     Ok(remarks)
 }
 
@@ -451,28 +462,15 @@ pub(crate) fn status(args: &ServiceStatusArgs) -> i32 {
 }
 
 fn line_of(drop_in: &DropIn) -> Line {
-    let library = drop_in.library();
-    let is_gone = drop_in.is_library_gone();
     match Unit::load(&drop_in.unit) {
         Ok(unit) => {
-            let remark = if is_gone {
-                let path = library.as_deref().unwrap_or(Path::new("the library"));
-                Some(format!(
-                    "{} is gone: starts on TCP; enable it again, or disable it",
-                    path.display()
-                ))
-            } else if unit.is_running() && !unit.has_library() {
-                Some(format!("runs as before until: systemctl restart {}", unit.name))
-            } else {
-                None
-            };
             let users: Vec<String> = unit.users().into_iter().collect();
             Line {
+                remark: remark_on(&unit, drop_in),
                 program: unit.program.display().to_string(),
                 user: users.join(", "),
                 unit: unit.name,
                 state: unit.active_state,
-                remark,
             }
         }
         Err(error) => Line {
@@ -483,6 +481,40 @@ fn line_of(drop_in: &DropIn) -> Line {
             remark: Some(error.to_string()),
         },
     }
+}
+
+/// What there is to do about a unit that is enabled.
+fn remark_on(unit: &Unit, drop_in: &DropIn) -> Option<String> {
+    let given = drop_in.library().unwrap_or_else(|| PathBuf::from("the library"));
+    if drop_in.is_library_gone() {
+        return Some(format!(
+            "{} is gone: starts on TCP; enable it again, or disable it",
+            given.display()
+        ));
+    }
+    let until = format!("until: systemctl restart {}", unit.name);
+    match unit.library() {
+        _ if !unit.is_running() => {}
+        Loaded::None => return Some(format!("runs as before {until}")),
+        Loaded::Replaced => {
+            return Some(format!("runs with a library that was replaced since, {until}"));
+        }
+        Loaded::Of(path) if !is_same_file(&path, &given) => {
+            return Some(format!("runs with {} {until}", path.display()));
+        }
+        Loaded::Of(_) => {}
+    }
+    let own = library::find().ok().filter(|own| !is_same_file(own, &given))?;
+    Some(format!(
+        "is given {}, and this sidestep has {}: programs of two versions stay on TCP with each other; enable it again for this one",
+        given.display(),
+        own.display()
+    ))
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    real(one) == real(other)
 }
 
 /// The user's own services, as one line. What the drop-in says is not read: it is the user's, and could be a file that never ends.

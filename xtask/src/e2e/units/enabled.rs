@@ -109,6 +109,7 @@ pub(crate) fn enabled(stage: &Stage<'_>) -> Result<String> {
     let said = sidestep(&["status"])?;
     ensure!(said.contains("/gone/libsidestep.so is gone"), "{said}");
 
+    machine.tells_two_libraries_apart()?;
     machine.leaves_what_it_cannot_change()?;
     sidestep(&["disable", "--restart", "echo", OTHER])?;
     ensure!(machine.run(&["test", "!", "-e", &drop_in]).is_ok(), "the drop-in is still there");
@@ -176,6 +177,23 @@ impl Machine {
         let is_it =
             |line: &str| line.ends_with(&format!("127.0.0.1:{PORT} has moved to shared memory"));
         ensure!(said.lines().any(is_it), "{said}");
+        Ok(())
+    }
+
+    /// Two versions are installed, and one is replaced while a service runs with it.
+    fn tells_two_libraries_apart(&self) -> Result<()> {
+        let enable = "mkdir -p /srv/other && cp /usr/local/lib/sidestep/libsidestep.so /srv/other && \
+                      SIDESTEP_LIBRARY=/srv/other/libsidestep.so sidestep enable --restart echo";
+        self.run(&["sh", "-c", enable])?;
+        let status = || self.run(&["sidestep", "status"]);
+        let two = "is given /srv/other/libsidestep.so, and this sidestep has /usr/local/lib/sidestep/libsidestep.so";
+        ensure!(status()?.contains(two), "{}", status()?);
+        self.run(&["sidestep", "enable", "echo"])?;
+        ensure!(status()?.contains("runs with /srv/other/libsidestep.so until"), "{}", status()?);
+        self.run(&["rm", "/srv/other/libsidestep.so"])?;
+        ensure!(status()?.contains("library that was replaced since, until"), "{}", status()?);
+        self.run(&["sidestep", "enable", "--restart", "echo"])?;
+        ensure!(!status()?.contains("library"), "{}", status()?);
         Ok(())
     }
 

@@ -131,17 +131,37 @@ impl Unit {
         pids
     }
 
-    /// Whether its first process has the library.
+    /// With which library its first process runs.
+    pub(super) fn library(&self) -> Loaded {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.main_pid)).unwrap_or_default();
+        maps.lines().find_map(library_of).unwrap_or(Loaded::None)
+    }
+
     pub(super) fn has_library(&self) -> bool {
-        let maps = fs::read_to_string(format!("/proc/{}/maps", self.main_pid));
-        maps.is_ok_and(|maps| maps.lines().any(is_code_of_library))
+        self.library() != Loaded::None
     }
 }
 
-/// A library that may not be run is mapped as well: the loader leaves what it has read of the file.
-fn is_code_of_library(line: &str) -> bool {
-    let permissions = line.split(' ').nth(1).unwrap_or_default();
-    permissions.contains('x') && line.ends_with("/libsidestep.so")
+/// The library of a process.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Loaded {
+    None,
+    Of(PathBuf),
+    /// The file was replaced or removed since.
+    Replaced,
+}
+
+/// The library, if the line is of its code: one that may not be run is mapped as well, as the loader leaves what it has read.
+fn library_of(line: &str) -> Option<Loaded> {
+    const NAME: &str = "/libsidestep.so";
+    let permissions = line.split(' ').nth(1)?;
+    let path = &line[line.find('/')?..];
+    match path.strip_suffix(" (deleted)") {
+        _ if !permissions.contains('x') => None,
+        Some(path) if path.ends_with(NAME) => Some(Loaded::Replaced),
+        None if path.ends_with(NAME) => Some(Loaded::Of(path.into())),
+        _ => None,
+    }
 }
 
 /// The user that a process acts as.
@@ -254,12 +274,15 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_may_not_be_run_is_not_had() {
-        let line = |permissions: &str| {
-            is_code_of_library(&format!("7f9-7fa {permissions} 0004c000 fe:00 9 /l/libsidestep.so"))
+    fn a_library_is_had_if_its_code_is() {
+        let of = |permissions: &str, path: &str| {
+            library_of(&format!("7f9-7fa {permissions} 0004c000 fe:00 9       {path}"))
         };
-        assert_eq!([line("r-xp"), line("r--p")], [true, false]);
-        assert!(!is_code_of_library("7f9-7fa r-xp 0 fe:00 9 /l/libc.so.6"));
+        let library = "/l m/libsidestep.so";
+        assert_eq!(of("r-xp", library), Some(Loaded::Of(library.into())));
+        assert_eq!(of("r-xp", &format!("{library} (deleted)")), Some(Loaded::Replaced));
+        assert_eq!([of("r--p", library), of("r-xp", "/lib/libc.so.6")], [None, None]);
+        assert_eq!(library_of("7f9-7fa rw-p 0004c000 00:00 0"), None);
     }
 
     #[test]
