@@ -102,6 +102,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("versions", &["python3"], versions::programs),
     Case::alone("versions-handed-on", &["python3"], versions::handed_on),
     Case::alone("versions-gateway", &["ip", "python3"], versions::gateway),
+    Case::alone("versions-agent", &["ip", "setpriv", "python3"], distant::other_version),
     Case::alone("pid-namespaces", &["unshare", "python3"], pid_namespaces::two),
     Case::alone("namespaces", &["ip", "python3"], distant::namespaces),
     Case::alone("namespaces-late", &["ip", "python3"], distant::late),
