@@ -61,6 +61,10 @@ const UNITS: [&str; 7] =
 /// For users who log in to such a machine.
 const USERS: [&str; 5] = ["systemd-nspawn", "nsenter", "python3", "dbus-daemon", "loginctl"];
 
+/// For containers of an ordinary user, and of root with a published port.
+const ROOTLESS: [&str; 8] =
+    ["podman", "crun", "newuidmap", "slirp4netns", "iptables", "gcc", "unshare", "setpriv"];
+
 /// All tests, quick ones first.
 pub(crate) const CASES: &[Case] = &[
     Case::new("python-threads", &["python3"], python_threads),
@@ -117,6 +121,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("namespaces-roots", &["ip", "python3"], distant::roots),
     Case::alone("namespaces-pnet", &["ip", "python3"], distant::pnet_ids),
     Case::alone("podman", &["podman", "crun", "gcc", "musl-gcc", "unshare", "ss"], containers::pod),
+    Case::alone("podman-rootless", &ROOTLESS, containers::rootless),
     Case::alone("container", &["ip", "setpriv", "unshare", "python3"], distant::container),
     Case::alone("hosts", &["ip", "python3", "tshark"], hosts::echo),
     Case::alone("hosts-names", &["ip", "python3"], hosts::names),
