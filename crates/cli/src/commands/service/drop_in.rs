@@ -104,11 +104,14 @@ impl DropIn {
 pub(super) fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
-    fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(directory)?;
     let written = fs::write(&new, text).and_then(|()| fs::rename(&new, path));
     if written.is_err() {
         // A disk that is full has taken a part of it.
         let _ = fs::remove_file(&new);
+        // Unless other files are in it.
+        let _ = fs::remove_dir(directory);
     }
     written
 }
