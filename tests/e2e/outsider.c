@@ -1,8 +1,8 @@
 /* outsider: an echo server and its client that use their connection in ways which are
  * not those of most programs, or are built so that nothing can be preloaded.
  *
- *   outsider WAY server PORT
- *   outsider WAY client PORT SEED
+ *   outsider WAY server [ADDRESS:]PORT
+ *   outsider WAY client [ADDRESS:]PORT SEED
  *
  *   calls    the functions of libc (for static, musl and 32-bit builds)
  *   number   the same through syscall(2)
@@ -219,13 +219,22 @@ static int is_mixed(void)
 
 /* ---- the roles --------------------------------------------------------- */
 
-static struct sockaddr_in address_of(const char *port)
+/* Of `PORT`, which is one of loopback, or `ADDRESS:PORT`. */
+static struct sockaddr_in address_of(const char *place)
 {
-    return (struct sockaddr_in){
+    struct sockaddr_in address = {
         .sin_family = AF_INET,
-        .sin_port = htons((uint16_t)atoi(port)),
         .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
     };
+    const char *colon = strchr(place, ':');
+    char ip[INET_ADDRSTRLEN] = "";
+    if (colon) {
+        snprintf(ip, sizeof ip, "%.*s", (int)(colon - place), place);
+        if (inet_pton(AF_INET, ip, &address.sin_addr) != 1)
+            die(place);
+    }
+    address.sin_port = htons((uint16_t)atoi(colon ? colon + 1 : place));
+    return address;
 }
 
 static void serve(const char *port)

@@ -12,6 +12,7 @@
 mod databases;
 mod document;
 mod messages;
+mod musl;
 mod programs;
 mod runtimes;
 mod site;
@@ -29,6 +30,7 @@ use crate::bench::launch::{LaunchOptions, Launcher};
 use crate::bench::place;
 use crate::debian;
 use crate::leftovers::Leftovers;
+use crate::posix::Libc;
 use crate::suite::{self, Outcome, Summary};
 use crate::witness::{Sums, Tally, Witness};
 use document::Row;
@@ -50,8 +52,12 @@ pub(crate) struct Options {
     #[arg(long)]
     short: bool,
 
+    /// Programs of this C library; those of musl are built first
+    #[arg(long, value_enum, default_value_t = Libc::Glibc)]
+    libc: Libc,
+
     /// Write docs/compatibility.md
-    #[arg(long, conflicts_with_all = ["filter", "short", "plain"])]
+    #[arg(long, conflicts_with_all = ["filter", "short", "plain", "libc"])]
     write: bool,
 
     /// Seed of payloads [default: a new one]
@@ -93,7 +99,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 impl Options {
     fn wants(&self, entry: &Entry) -> bool {
         let is_named = |filter: &String| entry.name.contains(filter.as_str());
-        self.filter.as_ref().is_none_or(is_named) && (entry.short || !self.short)
+        let is_built = self.libc == Libc::Glibc || musl::is_tried(entry);
+        self.filter.as_ref().is_none_or(is_named) && (entry.short || !self.short) && is_built
     }
 
     fn house(&self) -> Result<House> {
@@ -106,6 +113,10 @@ impl Options {
             witness: Witness::new(sidestep),
             scripts: repo.join("tests"),
             scratch: place::scratch_dir(&repo, "sidestep-compat")?,
+            programs: match self.libc {
+                Libc::Glibc => None,
+                Libc::Musl => Some(musl::built(&place::target_dir(&repo))?),
+            },
             seed: self.seed.map_or_else(suite::new_seed, Ok)?,
         })
     }

@@ -327,19 +327,26 @@ fn prepare(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// The source of the Redis that Debian has, as its authors published it, below `scratch`.
+///
+/// **Errors**: as of [`source_of`].
+pub(crate) fn redis_source(scratch: &Path) -> Result<PathBuf> {
+    source_of("redis-server", redis::NAME, scratch)
+}
+
+/// The source of an installed package, as its authors published it, below `scratch`.
+///
+/// **Errors**: [`Lacking`], if it cannot be had from here.
+pub(crate) fn source_of(package: &str, name: &str, scratch: &Path) -> Result<PathBuf> {
+    let version = version_of(package)?;
+    let without_epoch = version.split_once(':').map_or(version.as_str(), |it| it.1);
+    let upstream = without_epoch.split_once('-').map_or(without_epoch, |it| it.0);
+    source::upstream(name, upstream, scratch)
+}
+
 /// The version of an installed Debian package.
 ///
 /// **Errors**: [`Lacking`], if it is not installed.
-/// The source of the Redis that Debian has, as its authors published it, below `scratch`.
-///
-/// **Errors**: [`Lacking`], if it cannot be had from here.
-pub(crate) fn redis_source(scratch: &Path) -> Result<PathBuf> {
-    let version = version_of("redis-server")?;
-    let without_epoch = version.split_once(':').map_or(version.as_str(), |it| it.1);
-    let upstream = without_epoch.split_once('-').map_or(without_epoch, |it| it.0);
-    source::upstream(redis::NAME, upstream, scratch)
-}
-
 fn version_of(package: &str) -> Result<String> {
     let output = Command::new("dpkg-query")
         .args(["--show", "--showformat=${Version}", package])

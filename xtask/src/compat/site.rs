@@ -38,6 +38,8 @@ pub(crate) struct House {
     /// Folders of programs are made in here.
     pub(crate) scratch: PathBuf,
     pub(crate) seed: u32,
+    /// Programs that come before Debian's.
+    pub(crate) programs: Option<PathBuf>,
 }
 
 /// The place of one program.
@@ -160,7 +162,9 @@ impl<'a> Site<'a> {
         let program = words.first().map_or(OsStr::new(""), AsRef::as_ref);
         let mut command = self.house.launcher.launch(transport, program, words.iter().skip(1));
         let path = env::var("PATH").unwrap_or_default();
-        command.current_dir(&self.dir).env("PATH", format!("{DEBIAN_PATH}:{path}"));
+        let first = self.house.programs.iter().map(|it| it.display().to_string());
+        let path = first.chain([DEBIAN_PATH.to_owned(), path]).collect::<Vec<_>>().join(":");
+        command.current_dir(&self.dir).env("PATH", path);
         // Python would leave compiled scripts in the source tree.
         command.env("PYTHONDONTWRITEBYTECODE", "1");
         // No setting or history of whoever runs this.

@@ -58,6 +58,13 @@ const POSTGRES: &str = "/usr/lib/postgresql/15/bin/postgres";
 const UNITS: [&str; 7] =
     ["systemd-nspawn", "nsenter", "unshare", "setpriv", "ip", "curl", "python3"];
 
+/// For users who log in to such a machine.
+const USERS: [&str; 5] = ["systemd-nspawn", "nsenter", "python3", "dbus-daemon", "loginctl"];
+
+/// For containers of an ordinary user, and of root with a published port.
+const ROOTLESS: [&str; 8] =
+    ["podman", "crun", "newuidmap", "slirp4netns", "iptables", "gcc", "unshare", "setpriv"];
+
 /// All tests, quick ones first.
 pub(crate) const CASES: &[Case] = &[
     Case::new("python-threads", &["python3"], python_threads),
@@ -99,6 +106,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("versions", &["python3"], versions::programs),
     Case::alone("versions-handed-on", &["python3"], versions::handed_on),
     Case::alone("versions-gateway", &["ip", "python3"], versions::gateway),
+    Case::alone("versions-agent", &["ip", "setpriv", "python3"], distant::other_version),
     Case::alone("pid-namespaces", &["unshare", "python3"], pid_namespaces::two),
     Case::alone("namespaces", &["ip", "python3"], distant::namespaces),
     Case::alone("namespaces-late", &["ip", "python3"], distant::late),
@@ -113,6 +121,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("namespaces-roots", &["ip", "python3"], distant::roots),
     Case::alone("namespaces-pnet", &["ip", "python3"], distant::pnet_ids),
     Case::alone("podman", &["podman", "crun", "gcc", "musl-gcc", "unshare", "ss"], containers::pod),
+    Case::alone("podman-rootless", &ROOTLESS, containers::rootless),
     Case::alone("container", &["ip", "setpriv", "unshare", "python3"], distant::container),
     Case::alone("hosts", &["ip", "python3", "tshark"], hosts::echo),
     Case::alone("hosts-names", &["ip", "python3"], hosts::names),
@@ -184,6 +193,8 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("units-container", &UNITS, units::container),
     Case::alone("units-watchdog", &UNITS, units::watchdog),
     Case::alone("units-enabled", &UNITS, units::enabled),
+    Case::alone("units-debian", &UNITS, units::debian),
+    Case::alone("units-of-user", &USERS, units::of_user),
 ];
 
 // ---- echo servers ----------------------------------------------------------

@@ -6,7 +6,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::stage::Stage;
+use super::versions::Version;
 use crate::bench::launch::{self, Dialogue, Program, Transport};
 use crate::enclosure::{CABLE, Group, Namespace};
 use crate::suite::{HANG, Lacking};
@@ -241,6 +242,20 @@ pub(crate) fn policy(stage: &Stage<'_>) -> Result<String> {
     Ok("two users in one namespace and in two, by the host's policy and by their lists".to_owned())
 }
 
+/// An agent of another version brings programs of this one together.
+pub(crate) fn other_version(stage: &Stage<'_>) -> Result<String> {
+    let [_, other] = Version::both(stage)?;
+    let scene = Scene::set(stage)?;
+    let rules = scene.agent_directory.join("agent.toml");
+    fs::write(&rules, "[share]\npairs = [[0, 65534]]\n")?;
+    let _agent = scene.agent_of(&other.sidestep, &["--config".as_ref(), rules.as_os_str()])?;
+    for namespace in [&scene.left, &scene.right] {
+        let nothing = [String::new(), String::new()];
+        scene.meet_in(namespace, SERVER[0], Scene::serve_as_nobody, &nothing, (6, 0))?;
+    }
+    Ok("two users in one namespace and in two meet by an agent of another version".to_owned())
+}
+
 /// Root of two namespaces is two users, as long as not both list it.
 pub(crate) fn roots(stage: &Stage<'_>) -> Result<String> {
     let scene = Scene::set(stage)?;
@@ -384,6 +399,10 @@ impl<'a> Scene<'a> {
         let Some(sidestep) = self.stage.house.launcher.observer() else {
             bail!(Lacking("there is no `sidestep` to be the agent".to_owned()));
         };
+        self.agent_of(sidestep, words)
+    }
+
+    fn agent_of(&self, sidestep: &Path, words: &[&OsStr]) -> Result<Dialogue> {
         let mut command = Command::new(sidestep);
         command.arg("agent").arg("--cgroup").arg(self.group.at());
         command.arg("--socket").arg(self.socket()).args(words);
@@ -393,12 +412,12 @@ impl<'a> Scene<'a> {
     }
 
     /// A configuration file, by which root shares memory with root elsewhere.
-    fn config(&self, name: &str, socket: &std::path::Path) -> Result<PathBuf> {
+    fn config(&self, name: &str, socket: &Path) -> Result<PathBuf> {
         self.configured(name, socket, &shared_with("0"))
     }
 
     /// A configuration file with these rules.
-    fn configured(&self, name: &str, socket: &std::path::Path, rules: &str) -> Result<PathBuf> {
+    fn configured(&self, name: &str, socket: &Path, rules: &str) -> Result<PathBuf> {
         let promotion = name.split('-').next().unwrap_or_default();
         let file = self.agent_directory.join(format!("{name}.toml"));
         let socket = socket.display();

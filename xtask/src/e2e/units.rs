@@ -4,9 +4,11 @@
 //! The programs are installed as `docs/agent.md` says, and the units are those that are shipped; what a
 //! drop-in changes is how long the watchdog waits, so that the tests need not wait as long.
 
+mod debian;
 mod enabled;
 mod kept;
 mod machine;
+mod of_user;
 mod standstill;
 
 use std::time::Instant;
@@ -17,9 +19,11 @@ use serde_json::Value;
 use super::stage::Stage;
 use crate::bench::launch::Dialogue;
 use crate::suite::HANG;
+pub(crate) use debian::debian;
 pub(crate) use enabled::enabled;
 pub(crate) use kept::kept;
 use machine::{AGENT, GATEWAY, Machine, PATIENCE, Unit, WATCHDOG};
+pub(crate) use of_user::of_user;
 use standstill::Standstill;
 
 const SERVER: &str = "10.89.3.1";

@@ -119,15 +119,15 @@ fn talk(talker: &mut Dialogue, line: &str) -> Result<()> {
 }
 
 /// An installation: the tool and the library beside it.
-struct Version {
+pub(super) struct Version {
     name: &'static str,
-    sidestep: PathBuf,
+    pub(super) sidestep: PathBuf,
     library: PathBuf,
 }
 
 impl Version {
     /// The one that was built, and one of another version.
-    fn both(stage: &Stage<'_>) -> Result<[Self; 2]> {
+    pub(super) fn both(stage: &Stage<'_>) -> Result<[Self; 2]> {
         let sidestep = stage.house.launcher.observer();
         let Some(from) = sidestep.and_then(|sidestep| sidestep.parent()) else {
             bail!(Lacking("there is no `sidestep` to make another version of".to_owned()));

@@ -3,6 +3,7 @@
 //! ```text
 //!   enable ──> unit.rs      what systemd knows of the unit: is it there, which program, which user
 //!          ──> hardening.rs what its restrictions forbid the library
+//!          ──> view.rs      whether it sees the library
 //!          ──> drop_in.rs   /etc/systemd/system/UNIT.d/50-sidestep.conf: LD_PRELOAD and the options
 //!          ──> sharing.rs   share.pairs of the machine, when services of several users are enabled; without an agent
 //!                           policy.share_with_users
@@ -20,6 +21,7 @@ mod of_user;
 mod sharing;
 mod trial;
 mod unit;
+mod view;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -40,8 +42,8 @@ use of_user::Account;
 use sharing::{Key, Sharing};
 pub(super) use trial::execute as call;
 use trial::{Shown, Trial};
-use unit::Unit;
 pub(super) use unit::systemctl;
+use unit::{Loaded, Unit};
 
 /// How long a service that was restarted may take to begin its program.
 const BEGINNING: Duration = Duration::from_secs(10);
@@ -179,10 +181,19 @@ fn for_units(verb: &Verb, names: &[String], restart: bool) -> bool {
         output::complain(command, error);
         return false;
     }
-    for unit in done.iter().filter(|unit| unit.is_running()) {
-        is_whole &= !restart || (restarted(command, unit) && (command != "enable" || tried(unit)));
-        if !restart {
-            say(&format!("{}: runs as before until: systemctl restart {}\n", unit.name, unit.name));
+    for unit in &done {
+        match (unit.is_running(), restart) {
+            (true, true) => {
+                is_whole &= restarted(command, unit) && (command != "enable" || tried(unit));
+            }
+            (true, false) => say(&format!(
+                "{}: runs as before until: systemctl restart {}\n",
+                unit.name, unit.name
+            )),
+            (false, true) => {
+                say(&format!("{}: is {}, and was not started\n", unit.name, unit.active_state))
+            }
+            (false, false) => {}
         }
     }
     is_whole
@@ -213,9 +224,6 @@ fn restarted(command: &str, unit: &Unit) -> bool {
 /// Makes connections to a unit that runs with the library, as the users of all enabled services, and says what has become of
 /// each. False: one stayed on TCP.
 fn tried(unit: &Unit) -> bool {
-    let others = users_of_enabled();
-    let others = others.iter().filter(|user| **user != unit.user);
-    let users = std::iter::once(&unit.user).filter(|_| !unit.is_dynamic_user).chain(others);
     let now = match Unit::load(&unit.name) {
         Ok(now) => now,
         Err(error) => {
@@ -223,7 +231,7 @@ fn tried(unit: &Unit) -> bool {
             return false;
         }
     };
-    match trial::of(&now, users.map(String::as_str)) {
+    match trial::of(&now, users_to_try) {
         // Each is said, whatever became of the one before.
         Ok(trials) => trials.iter().filter(|trial| !said(trial)).count() == 0,
         Err(reason) => {
@@ -231,6 +239,16 @@ fn tried(unit: &Unit) -> bool {
             true
         }
     }
+}
+
+/// A unit's own users first, then those of the other enabled services, with whom a user that comes and goes shares nothing.
+fn users_to_try(unit: &Unit) -> Vec<String> {
+    let own = unit.users();
+    if unit.is_dynamic_user {
+        return own.into_iter().collect();
+    }
+    let others = users_of_enabled().into_iter().filter(|user| !own.contains(user));
+    own.iter().cloned().chain(others).collect()
 }
 
 /// False: it stayed on TCP.
@@ -270,14 +288,25 @@ fn enable_one(unit: &Unit) -> Result<Vec<String>, String> {
     let library = library::find().map_err(|error| format!("{error}; {}", error.advice()))?;
     let mut remarks = examined(unit)?;
     let findings = unit.hardening.examine();
-    if let Some(obstacle) = findings.obstacle {
+    if let Some(obstacle) = findings.obstacle.or_else(|| unit.view.obstacle(&library)) {
         return Err(obstacle);
     }
     remarks.extend(findings.remarks);
-    let variables =
-        run::variables_for_service(findings.has_filter).map_err(|error| error.to_string())?;
-    DropIn::of(&unit.name).write(&library, unit.preload.as_deref(), &variables)?;
-    remarks.extend(share(unit)?);
+    let has_filter = findings.has_filter || hardening::is_system_filtered();
+    let variables = run::variables_for_service(has_filter).map_err(|error| error.to_string())?;
+    let drop_in = DropIn::of(&unit.name);
+    let was_there = drop_in.exists();
+    drop_in.write(&library, unit.preload.as_deref(), &variables)?;
+    match share(unit) {
+        Ok(shared) => remarks.extend(shared),
+        Err(error) => {
+            // What is said to have failed is not half done.
+            if !was_there {
+                drop_in.remove()?;
+            }
+            return Err(error);
+        }
+    }
     Ok(remarks)
 }
 
@@ -350,21 +379,29 @@ fn share(unit: &Unit) -> Result<Vec<String>, String> {
     }
     let users = users_of_enabled();
     if users.len() < 2 {
-        return Ok(Vec::new());
+        return Ok(unknown_users(unit));
     }
-    let (key, place) = match has_agent() {
-        true => (Key::Pairs, "share.pairs"),
-        false => (Key::List, "policy.share_with_users"),
+    let (key, place, lack) = match has_agent() {
+        true => (Key::Pairs, "share.pairs", unit.hardening.lack_between_users()),
+        false => (Key::List, "policy.share_with_users", None),
     };
     let added = Sharing::of_machine().add(key, &users)?;
     let remark = |it: &String| format!("{it} was added to {place} of {}", sharing::MACHINE_FILE);
-    Ok(added.iter().map(remark).collect())
+    Ok(added.iter().map(remark).chain(lack).chain(unknown_users(unit)).collect())
+}
+
+/// A program that begins as root may go on as another user, who is known once it does.
+fn unknown_users(unit: &Unit) -> Vec<String> {
+    let is_known = unit.is_running() || unit.user != "root";
+    let remark = "it does not run, so if it begins as root and goes on as another user, who that is is not known: enable it \
+                  again once it runs";
+    if is_known { Vec::new() } else { vec![remark.to_owned()] }
 }
 
 /// The users of all services that are enabled, but for those that come and go.
 fn users_of_enabled() -> BTreeSet<String> {
     let enabled = DropIn::all().into_iter().filter_map(|it| Unit::load(&it.unit).ok());
-    enabled.filter(|it| !it.is_dynamic_user).map(|it| it.user).collect()
+    enabled.flat_map(|it| it.lasting_users()).collect()
 }
 
 /// Whether an agent answers where programs of this machine look for it.
@@ -384,9 +421,12 @@ fn disable_one(unit: &Unit) -> Result<Vec<String>, String> {
         return Ok(vec![NOT_ENABLED.to_owned()]);
     }
     drop_in.remove()?;
-    let places = Sharing::of_machine().that_name(&unit.user);
-    let remark = |place| format!("{place} of {} still names {}", sharing::MACHINE_FILE, unit.user);
-    Ok(places.into_iter().map(remark).collect())
+    let sharing = Sharing::of_machine();
+    let remarks = unit.lasting_users().into_iter().flat_map(|user| {
+        let places = sharing.that_name(&user).into_iter();
+        places.map(move |place| format!("{place} of {} still names {user}", sharing::MACHINE_FILE))
+    });
+    Ok(remarks.collect())
 }
 
 /// A line of `sidestep status`, and an object of its JSON.
@@ -396,6 +436,7 @@ struct Line {
     /// What systemd says: active, inactive, failed, or not-found.
     state: String,
     program: String,
+    /// Those of its processes, while it runs.
     user: String,
     /// What there is to do, if anything is.
     remark: Option<String>,
@@ -421,27 +462,15 @@ pub(crate) fn status(args: &ServiceStatusArgs) -> i32 {
 }
 
 fn line_of(drop_in: &DropIn) -> Line {
-    let library = drop_in.library();
-    let is_gone = drop_in.is_library_gone();
     match Unit::load(&drop_in.unit) {
         Ok(unit) => {
-            let remark = if is_gone {
-                let path = library.as_deref().unwrap_or(Path::new("the library"));
-                Some(format!(
-                    "{} is gone: starts on TCP; enable it again, or disable it",
-                    path.display()
-                ))
-            } else if unit.is_running() && !unit.has_library() {
-                Some(format!("runs as before until: systemctl restart {}", unit.name))
-            } else {
-                None
-            };
+            let users: Vec<String> = unit.users().into_iter().collect();
             Line {
+                remark: remark_on(&unit, drop_in),
+                program: unit.program.display().to_string(),
+                user: users.join(", "),
                 unit: unit.name,
                 state: unit.active_state,
-                program: unit.program.display().to_string(),
-                user: unit.user,
-                remark,
             }
         }
         Err(error) => Line {
@@ -452,6 +481,40 @@ fn line_of(drop_in: &DropIn) -> Line {
             remark: Some(error.to_string()),
         },
     }
+}
+
+/// What there is to do about a unit that is enabled.
+fn remark_on(unit: &Unit, drop_in: &DropIn) -> Option<String> {
+    let given = drop_in.library().unwrap_or_else(|| PathBuf::from("the library"));
+    if drop_in.is_library_gone() {
+        return Some(format!(
+            "{} is gone: starts on TCP; enable it again, or disable it",
+            given.display()
+        ));
+    }
+    let until = format!("until: systemctl restart {}", unit.name);
+    match unit.library() {
+        _ if !unit.is_running() => {}
+        Loaded::None => return Some(format!("runs as before {until}")),
+        Loaded::Replaced => {
+            return Some(format!("runs with a library that was replaced since, {until}"));
+        }
+        Loaded::Of(path) if !is_same_file(&path, &given) => {
+            return Some(format!("runs with {} {until}", path.display()));
+        }
+        Loaded::Of(_) => {}
+    }
+    let own = library::find().ok().filter(|own| !is_same_file(own, &given))?;
+    Some(format!(
+        "is given {}, and this sidestep has {}: programs of two versions stay on TCP with each other; enable it again for this one",
+        given.display(),
+        own.display()
+    ))
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    real(one) == real(other)
 }
 
 /// The user's own services, as one line. What the drop-in says is not read: it is the user's, and could be a file that never ends.

@@ -39,6 +39,7 @@ fn containers_are_enabled_seen_and_disabled() {
     let (status, said, errors) = run(&["enable", "--container-runtime"]);
     assert_eq!((status, errors.as_str()), (0, ""));
     assert!(said.starts_with("containers of podman: enabled\n"), "{said}");
+    assert!(said.contains("no agent has made /run/sidestep, so containers meet within"), "{said}");
     let mount = format!("{}:/usr/lib/sidestep:ro,nosuid,nodev", place.path().display());
     assert!(read().contains(&mount), "{}", read());
     let (_, said, _) = run(&["status"]);
@@ -90,6 +91,47 @@ fn a_unit_that_is_gone_can_still_be_disabled() {
     assert!(!drop_in.exists() && said.contains("systemd does not know it any more"), "{said}");
     let (status, _, errors) = sidestep(&place, &library, &["disable", "a"]);
     assert!(status == 1 && errors.contains("no such unit"), "{errors}");
+}
+
+/// Two users, and so a list of them to be written.
+const TWO_USERS: &str = r#"#!/bin/sh
+case "$*" in
+*a.service) user=daemon ;;
+*) user=bin ;;
+esac
+case "$*" in
+show*)
+    echo LoadState=loaded; echo ActiveState=inactive; echo MainPID=0; echo "User=$user"
+    echo "ExecStart={ path=/bin/sh ; argv[]=/bin/sh ; }" ;;
+esac
+"#;
+
+#[test]
+fn what_cannot_be_written_is_said_and_nothing_is_left_of_it() {
+    let Some((place, library)) = own_host(TWO_USERS) else { return };
+    let run = |prepare: &str, words: &[&str]| place.on_own_host(&library, prepare, words);
+    let (status, _, errors) = run("", &["enable", "a"]);
+    assert_eq!((status, errors.as_str()), (0, ""));
+    // The file of users, then all of `/etc`, is read-only; then a disk is full.
+    place.file("etc/sidestep/sidestep.toml", "");
+    let read_only = |directory: &str| {
+        format!("mount --bind {directory} {directory} && mount -o remount,ro,bind {directory} &&")
+    };
+    for directory in ["/etc/sidestep", "/etc"] {
+        let (status, said, errors) = run(&read_only(directory), &["enable", "b"]);
+        assert_eq!((status, said.as_str()), (1, ""), "{directory}");
+        assert!(errors.contains("/etc is read-only here"), "{directory}: {errors}");
+        assert!(!place.path().join("etc/systemd/system/b.service.d").exists(), "{directory}");
+    }
+    let (status, _, errors) = run(&read_only("/etc"), &["disable", "a"]);
+    assert!(status == 1 && errors.contains("/etc is read-only here"), "{errors}");
+    // What is left there is listed before the mount goes.
+    let full = "mount -t tmpfs -o size=4k none /etc/systemd/system && echo > /etc/systemd/system/all && \
+                { \"$@\"; echo \"status $?\"; find /etc/systemd/system -mindepth 1; exit 0; };";
+    let (_, said, errors) = run(full, &["enable", "b"]);
+    assert!(errors.contains("No space left on device (os error 28); make room"), "{errors}");
+    assert_eq!(said, "status 1\n/etc/systemd/system/all\n");
+    assert!(place.path().join("etc/systemd/system/a.service.d/50-sidestep.conf").is_file());
 }
 
 #[test]

@@ -98,6 +98,27 @@ fn lines_without_room(blocks: u32) -> usize {
     whole
 }
 
+/// A file system with room for the file's name and none of its lines.
+#[test]
+fn on_a_full_disk_it_says_so_and_goes_on() {
+    let place = Place::new();
+    let script = "mount -t tmpfs -o size=4k none \"$1\" && echo > \"$1/all\" && \
+                  exec \"$0\" stats --every 100ms --record \"$1/record\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_sidestep")]);
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: a file system needs root");
+    }
+    let mut recorder = command.arg(place.path()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut errors = BufReader::new(recorder.stderr.take().unwrap()).lines();
+    let said = errors.next().unwrap().unwrap();
+    let record = format!("/proc/{}/root{}/record", recorder.id(), place.path().display());
+    let (has_ended, facts) = (recorder.try_wait().unwrap(), std::fs::metadata(record));
+    assert_eq!(end(recorder), Some(1));
+    assert!(said.contains("No space left on device (os error 28); make room"), "{said}");
+    assert_eq!((has_ended, facts.unwrap().len()), (None, 0));
+}
+
 #[test]
 fn a_file_that_cannot_be_is_refused_at_once() {
     let place = Place::new();

@@ -159,6 +159,22 @@ impl Machine {
         launch::run(self.enter(words), PATIENCE).with_context(|| words.join(" "))
     }
 
+    /// Writes a file in it, with the directories that it lacks.
+    pub(super) fn write(&self, path: &str, text: &str) -> Result<()> {
+        let script = "mkdir -p \"${1%/*}\" && printf '%s' \"$2\" > \"$1\"";
+        self.run(&["sh", "-c", script, "sh", path, text]).map(drop)
+    }
+
+    /// Users can log in, and have sessions and managers of their own.
+    pub(super) fn have_pam(&self) -> Result<()> {
+        let rules = "auth sufficient pam_rootok.so\nauth required pam_permit.so\naccount required pam_permit.so\n\
+                     session required pam_permit.so\nsession optional pam_systemd.so\n";
+        for service in ["systemd-user", "su", "su-l"] {
+            self.write(&format!("/etc/pam.d/{service}"), rules)?;
+        }
+        Ok(())
+    }
+
     pub(super) fn start_program(&self, words: &[&str]) -> Result<Dialogue> {
         Dialogue::start(self.enter(&[&["sh", "-c", ENTER, "sh"], words].concat()))
     }
@@ -392,11 +408,13 @@ fn nspawn(scratch: &Path, scripts: &Path) -> Result<Command> {
     let mut command = Command::new("systemd-nspawn");
     // One hierarchy of control groups, and no lock on the directory `/`, which others use as well.
     command.env("SYSTEMD_NSPAWN_UNIFIED_HIERARCHY", "1").env("SYSTEMD_NSPAWN_LOCK", "0");
+    // No filter of system calls, as on a machine of its own: what a service has is the unit's.
+    command.env("SYSTEMD_SECCOMP", "0");
     command.args(["--quiet", "--register=no", "--keep-unit", "--directory=/", "--volatile=yes"]);
     command.arg(format!("--machine=sidestep-{}", std::process::id()));
     command.args(["--private-network", "--link-journal=no", "--console=pipe"]);
     // The agent's privileges, which systemd gives it and which a container's systemd has not by itself.
-    command.args(["--capability=all", "--system-call-filter=bpf"]);
+    command.arg("--capability=all");
     let mut bind = |from: PathBuf, to: &str| {
         command.arg(format!("--bind-ro={}:{to}", from.display()));
     };

@@ -8,7 +8,7 @@
 //! machine starts; so systemd-tmpfiles makes it then, whether there is an agent or not.
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use toml_edit::{Array, DocumentMut, Item, Table};
@@ -158,13 +158,7 @@ fn conflict(others: &[(PathBuf, String)]) -> Option<String> {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
-    let new = path.with_extension("conf.new");
-    let write_both = || -> io::Result<()> {
-        fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
-        fs::write(&new, text)?;
-        fs::rename(&new, path)
-    };
-    write_both().map_err(|error| drop_in::explained("write", path, &error))
+    drop_in::write_whole(path, text).map_err(|error| drop_in::explained("write", path, &error))
 }
 
 #[cfg(test)]

@@ -78,12 +78,7 @@ impl DropIn {
         let preload = library::preload_value(library, other_preload.map(AsRef::as_ref));
         let preload = (PRELOAD_VARIABLE.to_owned(), preload.to_string_lossy().into_owned());
         let text = text_of(std::iter::once(&preload).chain(variables));
-        let directory = self.path.parent().unwrap_or(Path::new(DIRECTORY));
-        let new = self.path.with_extension("conf.new");
-        fs::create_dir_all(directory)
-            .and_then(|()| fs::write(&new, text))
-            .and_then(|()| fs::rename(&new, &self.path))
-            .map_err(|error| explained("write", &self.path, &error))
+        write_whole(&self.path, &text).map_err(|error| explained("write", &self.path, &error))
     }
 
     /// Takes it away, and its directory if nothing else is in that.
@@ -101,13 +96,34 @@ impl DropIn {
     }
 }
 
+/// Writes a file, and its directory if that is not there: whole, or not at all.
+///
+/// # Errors
+///
+/// What the system says.
+pub(super) fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(directory)?;
+    let written = fs::write(&new, text).and_then(|()| fs::rename(&new, path));
+    if written.is_err() {
+        // A disk that is full has taken a part of it.
+        let _ = fs::remove_file(&new);
+        // Unless other files are in it.
+        let _ = fs::remove_dir(directory);
+    }
+    written
+}
+
 /// Why a file cannot be written or removed, and what to do about it.
 pub(super) fn explained(what: &str, path: &Path, error: &io::Error) -> String {
     let advice = match error.kind() {
         ErrorKind::PermissionDenied => "; run it as root",
         ErrorKind::ReadOnlyFilesystem => {
-            "; /etc is read-only here: add the drop-in where the system is made"
+            "; /etc is read-only here: write it where the system is made"
         }
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "; make room, and do it again",
         _ => "",
     };
     format!("cannot {what} {}: {error}{advice}", path.display())

@@ -4,14 +4,18 @@
 //! |---|---|
 //! | `SystemCallFilter=` | the library's calls must pass; if they do, the filter is trusted (`policy.trust_filters`) |
 //! | others that become a filter: `MemoryDenyWriteExecute=`, `RestrictRealtime=` … | they forbid nothing that the library calls |
-//! | `RestrictAddressFamilies=` | needs `AF_UNIX`, at which the two ends meet |
+//! | `RestrictAddressFamilies=` | needs `AF_UNIX`, at which the two ends meet; with programs of other users, where an agent runs, `AF_NETLINK` as well: by that an end learns whose the other one is, and so that the agent is to be asked |
 //! | `PrivateNetwork=` | a network of its own: connections to other services need `sidestep agent` |
-//! | `ProtectHome=` | a library below `/home` is not seen |
 //!
-//! What a unit does not have, it does not restrict. `ProtectSystem=`, `ProtectProc=`, `PrivateTmp=`, `ProtectKernelTunables=` and
+//! What a unit does not have, it does not restrict. `ProtectSystem=`, `ProtectProc=`, `PrivateUsers=` and
 //! `NoNewPrivileges=` touch nothing that the library uses: memory files have no name, and names of sockets are abstract.
+//! Where the library itself is not seen is [`view`](super::view)'s.
+//!
+//! A filter may also be of the first process already: the runtime of a container in which systemd runs has one. It is trusted, as
+//! that of any container is.
 
 use std::collections::HashMap;
+use std::fs;
 
 /// The system calls of the library, in the order of the alphabet.
 const CALLS: [&str; 64] = [
@@ -84,7 +88,7 @@ const CALLS: [&str; 64] = [
 const DISPENSABLE: [&str; 2] = ["futex_waitv", "epoll_pwait2"];
 
 /// Settings that systemd enforces by a filter of system calls.
-const BY_FILTER: [&str; 11] = [
+const BY_FILTER: [&str; 13] = [
     "MemoryDenyWriteExecute",
     "RestrictRealtime",
     "RestrictNamespaces",
@@ -94,6 +98,8 @@ const BY_FILTER: [&str; 11] = [
     "ProtectHostname",
     "ProtectKernelLogs",
     "ProtectKernelModules",
+    "ProtectKernelTunables",
+    "SystemCallLog",
     "PrivateDevices",
     "SystemCallArchitectures",
 ];
@@ -128,6 +134,15 @@ impl Hardening {
         }
     }
 
+    /// What is lacking for connections with programs of other users, where an agent runs.
+    pub(super) fn lack_between_users(&self) -> Option<String> {
+        (!self.families.permits("AF_NETLINK")).then(|| {
+            "RestrictAddressFamilies= forbids AF_NETLINK, by which a program learns that the other end is another user's, so \
+             such connections stay on TCP; a drop-in can add: RestrictAddressFamilies=AF_NETLINK"
+                .to_owned()
+        })
+    }
+
     pub(super) fn examine(&self) -> Findings {
         let forbidden: Vec<&str> = CALLS
             .into_iter()
@@ -154,6 +169,16 @@ impl Hardening {
     }
 }
 
+/// Whether all of this system is under a filter, as in a container.
+pub(super) fn is_system_filtered() -> bool {
+    is_filtered(&fs::read_to_string("/proc/1/status").unwrap_or_default())
+}
+
+fn is_filtered(status: &str) -> bool {
+    let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
+    mode.is_some_and(|mode| mode.trim() != "0")
+}
+
 /// A list as systemd shows it: words that are permitted or, behind `~`, forbidden.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum List {
@@ -172,6 +197,8 @@ impl List {
                 .collect()
         };
         match shown.strip_prefix('~') {
+            // So systemd shows that there is no list.
+            Some("") => Self::All,
             Some(forbidden) => Self::AllBut(words(forbidden)),
             None if shown.is_empty() => Self::All,
             None => Self::Only(words(shown)),
@@ -215,7 +242,12 @@ mod tests {
     #[test]
     fn a_unit_without_restrictions_has_no_filter() {
         assert_eq!(
-            findings(&[("SystemCallFilter", ""), ("MemoryDenyWriteExecute", "no")]),
+            findings(&[
+                ("SystemCallFilter", "~"),
+                ("RestrictAddressFamilies", "~"),
+                ("SystemCallArchitectures", ""),
+                ("MemoryDenyWriteExecute", "no")
+            ]),
             Findings::default()
         );
     }
@@ -242,10 +274,25 @@ mod tests {
     }
 
     #[test]
+    fn a_container_has_a_filter_of_its_own() {
+        let status = |mode: &str| is_filtered(&format!("Name:\tsystemd\nSeccomp:\t{mode}\n"));
+        assert_eq!([status("2"), status("0"), is_filtered("")], [true, false, false]);
+    }
+
+    #[test]
     fn both_ends_meet_at_unix_sockets() {
         assert_eq!(findings(&[("RestrictAddressFamilies", "AF_INET AF_UNIX")]).obstacle, None);
         let obstacle =
             findings(&[("RestrictAddressFamilies", "AF_INET AF_INET6")]).obstacle.unwrap();
         assert!(obstacle.contains("AF_UNIX"), "{obstacle}");
+        let lack = |families| {
+            let fields = HashMap::from([("RestrictAddressFamilies", families)]);
+            Hardening::of(&fields).lack_between_users()
+        };
+        assert!(lack("AF_INET AF_UNIX").unwrap().contains("AF_NETLINK"));
+        assert_eq!(
+            [lack("~"), lack("AF_INET AF_NETLINK AF_UNIX"), lack("~AF_PACKET")],
+            [const { None }; 3]
+        );
     }
 }

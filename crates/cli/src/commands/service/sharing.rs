@@ -8,10 +8,11 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use toml_edit::{Array, DocumentMut, Item, Table, Value};
 
+use super::drop_in;
 use crate::applied;
 use crate::config::{self, Configuration};
 
@@ -77,16 +78,10 @@ impl Sharing {
         if added.is_empty() {
             return Ok(added);
         }
-        self.replace(&text).map_err(|error| format!("cannot write {shown}: {error}"))?;
+        drop_in::write_whole(&self.path, &text)
+            .map_err(|error| drop_in::explained("write", &self.path, &error))?;
         self.apply()?;
         Ok(added)
-    }
-
-    fn replace(&self, text: &str) -> std::io::Result<()> {
-        fs::create_dir_all(self.path.parent().unwrap_or(Path::new("/")))?;
-        let new = self.path.with_extension("toml.new");
-        fs::write(&new, text)?;
-        fs::rename(&new, &self.path)
     }
 
     /// As `sidestep config apply` does.

@@ -62,20 +62,17 @@ pub(super) struct Trial {
     pub(super) shown: Shown,
 }
 
-/// Calls a service at its ports, as each of these users.
+/// Calls a service at its ports, as each of the users that there are once it listens.
 ///
 /// # Errors
 ///
 /// Why it cannot be called.
-pub(super) fn of<'a>(
-    unit: &Unit,
-    users: impl Iterator<Item = &'a str> + Clone,
-) -> Result<Vec<Trial>, String> {
+pub(super) fn of(unit: &Unit, users: fn(&Unit) -> Vec<String>) -> Result<Vec<Trial>, String> {
     let addresses = await_listeners(unit)?;
-    let calls =
-        addresses.iter().flat_map(|address| users.clone().map(move |user| (*address, user)));
-    let trial = |(address, user): (SocketAddr, &str)| Trial {
-        user: user.to_owned(),
+    let users = users(unit);
+    let calls = addresses.iter().flat_map(|address| users.iter().map(move |user| (*address, user)));
+    let trial = |(address, user): (SocketAddr, &String)| Trial {
+        user: user.clone(),
         address,
         shown: call_until_moved(address, user),
     };

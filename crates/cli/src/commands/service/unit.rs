@@ -1,19 +1,24 @@
 //! What systemd knows of a unit, asked by `systemctl show`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use procfs::process::Process;
 use thiserror::Error;
 
 use super::hardening::Hardening;
+use super::view::View;
+use crate::accounts;
 
 /// What is asked.
 const PROPERTIES: &str = "Id,LoadState,ActiveState,MainPID,User,DynamicUser,Environment,ExecStart,SystemCallFilter,\
                           RestrictAddressFamilies,MemoryDenyWriteExecute,RestrictRealtime,RestrictNamespaces,\
                           RestrictSUIDSGID,LockPersonality,ProtectClock,ProtectHostname,ProtectKernelLogs,\
-                          ProtectKernelModules,PrivateDevices,SystemCallArchitectures,ProtectHome,PrivateNetwork";
+                          ProtectKernelModules,ProtectKernelTunables,SystemCallLog,PrivateDevices,SystemCallArchitectures,PrivateNetwork,NoExecPaths,\
+                          ExecPaths,ProtectHome,PrivateTmp,InaccessiblePaths,TemporaryFileSystem,BindPaths,\
+                          BindReadOnlyPaths,RootDirectory,RootImage";
 
 /// Why a unit cannot be enabled or shown.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -41,7 +46,7 @@ pub(super) struct Unit {
     pub(super) name: String,
     pub(super) active_state: String,
     main_pid: u32,
-    /// `root` where the unit says none.
+    /// `User=`; `root` where the unit says none.
     pub(super) user: String,
     pub(super) is_dynamic_user: bool,
     /// What it starts.
@@ -49,6 +54,7 @@ pub(super) struct Unit {
     /// `LD_PRELOAD` of the unit itself, without a library of ours.
     pub(super) preload: Option<String>,
     pub(super) hardening: Hardening,
+    pub(super) view: View,
 }
 
 impl Unit {
@@ -88,11 +94,25 @@ impl Unit {
             program,
             preload: preload_of(field("Environment")),
             hardening: Hardening::of(&fields),
+            view: View::of(&fields),
         })
     }
 
     pub(super) fn is_running(&self) -> bool {
         self.main_pid != 0
+    }
+
+    /// The users whose connections it makes and accepts, by name or, without one, number. While it runs these are the users of its
+    /// processes, as many a program begins as root and goes on as another user; one of them is root only if all are.
+    pub(super) fn users(&self) -> BTreeSet<String> {
+        let pids = if self.is_running() { self.pids() } else { Vec::new() };
+        users_among(pids.into_iter().filter_map(user_of), &self.user)
+    }
+
+    /// Those of them that a configuration can name.
+    pub(super) fn lasting_users(&self) -> BTreeSet<String> {
+        let users = self.users().into_iter();
+        users.filter(|user| !self.is_dynamic_user && user.parse::<u32>().is_err()).collect()
     }
 
     /// Its processes: the first one, and those of its control group.
@@ -111,11 +131,56 @@ impl Unit {
         pids
     }
 
-    /// Whether its first process has the library.
-    pub(super) fn has_library(&self) -> bool {
-        let maps = fs::read_to_string(format!("/proc/{}/maps", self.main_pid));
-        maps.is_ok_and(|maps| maps.lines().any(|line| line.ends_with("/libsidestep.so")))
+    /// With which library its first process runs.
+    pub(super) fn library(&self) -> Loaded {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.main_pid)).unwrap_or_default();
+        maps.lines().find_map(library_of).unwrap_or(Loaded::None)
     }
+
+    pub(super) fn has_library(&self) -> bool {
+        self.library() != Loaded::None
+    }
+}
+
+/// The library of a process.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Loaded {
+    None,
+    Of(PathBuf),
+    /// The file was replaced or removed since.
+    Replaced,
+}
+
+/// The library, if the line is of its code: one that may not be run is mapped as well, as the loader leaves what it has read.
+fn library_of(line: &str) -> Option<Loaded> {
+    const NAME: &str = "/libsidestep.so";
+    let permissions = line.split(' ').nth(1)?;
+    let path = &line[line.find('/')?..];
+    match path.strip_suffix(" (deleted)") {
+        _ if !permissions.contains('x') => None,
+        Some(path) if path.ends_with(NAME) => Some(Loaded::Replaced),
+        None if path.ends_with(NAME) => Some(Loaded::Of(path.into())),
+        _ => None,
+    }
+}
+
+/// The user that a process acts as.
+fn user_of(pid: u32) -> Option<u32> {
+    Some(Process::new(pid.cast_signed()).ok()?.status().ok()?.euid)
+}
+
+/// The names of users that processes have; of `User=` if there are no processes.
+fn users_among(uids: impl Iterator<Item = u32>, of_unit: &str) -> BTreeSet<String> {
+    const ROOT: u32 = 0;
+    let mut uids: BTreeSet<u32> = uids.collect();
+    if uids.len() > 1 {
+        uids.remove(&ROOT);
+    }
+    if uids.is_empty() {
+        return BTreeSet::from([of_unit.to_owned()]);
+    }
+    let name = |uid| accounts::known_name_of(uid).unwrap_or_else(|| uid.to_string());
+    uids.into_iter().map(name).collect()
 }
 
 pub(super) fn with_suffix(name: &str) -> Result<String, UnitError> {
@@ -193,6 +258,31 @@ mod tests {
         let said = REDIS.replace("User=redis", "User=").replace("MainPID=77", "MainPID=0");
         let unit = Unit::parse("a.service", &said).unwrap();
         assert_eq!((unit.user.as_str(), unit.is_running()), ("root", false));
+    }
+
+    #[test]
+    fn users_are_those_of_processes_and_root_only_where_it_is_alone() {
+        let users = |uids: &[u32]| {
+            let users = users_among(uids.iter().copied(), "redis");
+            users.into_iter().collect::<Vec<_>>().join(" ")
+        };
+        let me = accounts::known_name_of(1).unwrap();
+        assert_eq!([users(&[]), users(&[0, 0]), users(&[0, 1, 1])], ["redis", "root", &me]);
+        assert_eq!(users(&[4_000_000_000]), "4000000000");
+        let own = user_of(std::process::id());
+        assert_eq!(own, Some(rustix::process::geteuid().as_raw()));
+    }
+
+    #[test]
+    fn a_library_is_had_if_its_code_is() {
+        let of = |permissions: &str, path: &str| {
+            library_of(&format!("7f9-7fa {permissions} 0004c000 fe:00 9       {path}"))
+        };
+        let library = "/l m/libsidestep.so";
+        assert_eq!(of("r-xp", library), Some(Loaded::Of(library.into())));
+        assert_eq!(of("r-xp", &format!("{library} (deleted)")), Some(Loaded::Replaced));
+        assert_eq!([of("r--p", library), of("r-xp", "/lib/libc.so.6")], [None, None]);
+        assert_eq!(library_of("7f9-7fa rw-p 0004c000 00:00 0"), None);
     }
 
     #[test]
