@@ -14,7 +14,7 @@ use sidestep_distributor::{
 
 use super::daemon::Direct;
 use super::error::VipError;
-use super::giving::Giving;
+use super::giving::{self, Giving};
 use super::listener;
 use super::presence::{self, Presence};
 use super::probe::Outcome;
@@ -175,6 +175,8 @@ impl Director {
         let members = vip.targets.iter().map(|_| Member::default()).collect();
         let (plan, states) = (distribution.plan(), distribution.states());
         let mut service = Service { index, distribution, members, presence: None, plan, states };
+        self.look_at_listeners(&mut service, all);
+        await_listeners(&service);
         self.look_at_listeners(&mut service, all);
         service.plan = service.distribution.plan();
         service.states = service.distribution.states();
@@ -564,6 +566,16 @@ fn refusal(seen: &Seen, error: &io::Error) -> String {
             seen.local
         ),
         _ => format!("the listener at {} cannot be fetched from its program: {error}", seen.local),
+    }
+}
+
+/// Waits for what gives the kernel listeners, but not for ever.
+fn await_listeners(service: &Service) {
+    let deadline = Instant::now() + giving::PATIENCE;
+    for giving in service.members.iter().filter_map(|member| member.giving.as_ref()) {
+        if let Err(error) = giving.await_end(deadline.saturating_duration_since(Instant::now())) {
+            log::warn!("a target is not waited for: {error}");
+        }
     }
 }
 

@@ -22,8 +22,8 @@ use crate::args::GiveListenerArgs;
 
 /// How long everything else waits for it: it takes some milliseconds.
 const AT_ONCE: Duration = Duration::from_millis(300);
-/// Afterwards it is said that it waits.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Afterwards it is said that it waits. New terms wait so long for all of theirs: on a busy host a process may begin late.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A process that gives the kernel's table a listener.
 pub(super) struct Giving {
@@ -60,8 +60,12 @@ impl Giving {
         Ok(Self { process, cookie, pid, program, begun: Instant::now(), is_told: false })
     }
 
-    /// Its standard error is closed when it ends.
-    fn await_end(&self, patience: Duration) -> io::Result<()> {
+    /// Waits until it has ended, at most so long.
+    ///
+    /// # Errors
+    /// It cannot be waited for.
+    pub(super) fn await_end(&self, patience: Duration) -> io::Result<()> {
+        // It is closed when the process ends.
         let Some(errors) = &self.process.stderr else { return Ok(()) };
         let deadline = Instant::now() + patience;
         loop {
