@@ -30,7 +30,7 @@ pub(crate) struct Options {
 impl Options {
     /// All targets, long enough to see the committed inputs and some thousand others.
     pub(crate) fn short() -> Self {
-        Self { targets: Vec::new(), seconds: 3 }
+        Self { targets: Vec::new(), seconds: 2 }
     }
 }
 

@@ -128,7 +128,7 @@ pub(crate) fn watchdog(stage: &Stage<'_>) -> Result<String> {
         must_report(&machine, unit)?;
     }
     drop(callers);
-    for (unit, thread) in [(AGENT, "sidestepd"), (AGENT, "broker"), (GATEWAY, "sidestep")] {
+    for (unit, thread) in [(AGENT, "sidestepd"), (AGENT, "broker"), (GATEWAY, "runner")] {
         let before = machine.unit(unit)?;
         let standstill = Standstill::of(machine.thread(&before, thread)?)?;
         machine.await_unit(unit, |now| {
