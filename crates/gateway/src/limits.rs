@@ -87,8 +87,9 @@ pub const REFUSALS_MAX: usize = 64;
 pub const ABSENT_MAX: usize = 128;
 /// Connections of such a user that are handed over meanwhile and wait; further ones are reset.
 pub const ARRIVALS_OF_USER_MAX: usize = 1024;
-/// A user who keeps a thread for so long is a suspect …
-pub const SUSPECT_AFTER: Duration = Duration::from_millis(100);
+/// A user who keeps a thread for so long is a suspect … Longer than a thread waits for a CPU: what a suspect's sockets are asked
+/// costs a thread each time, and a shorter hold costs others a fiftieth of their time at most.
+pub const SUSPECT_AFTER: Duration = Duration::from_secs(1);
 /// … for so long.
 pub const SUSPECT_FOR: Duration = Duration::from_secs(60);
 /// After so long the log is told.

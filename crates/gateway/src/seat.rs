@@ -7,7 +7,7 @@
 //! runs in the seat, and another thread takes that if the call takes long.
 //!
 //! ```text
-//!   runner   ── leaves ── call ── takes it again ──────>          two locks that nobody else wants
+//!   runner   ── leaves ── call ── takes it again ──────>          two locks without another claimant
 //!   runner   ── leaves ── call ·····(sleeps)··········· is late: hands in what it has got, and ends
 //!   warden        └── looks ── looks ── takes it, is the runner ─────────────>
 //!   a new one              └── is the warden ────────────────────────────────>
@@ -27,7 +27,7 @@ use std::time::Duration;
 
 /// How often the warden looks. A call that is under way at two looks in a row has lasted one tick to two.
 const TICK: Duration = Duration::from_millis(10);
-/// After so many looks at a seat that nobody has left since, the warden sleeps until it is left.
+/// After so many looks at a seat that has not been left since, the warden sleeps until it is.
 const QUIET_TICKS: u32 = 100;
 
 /// What is run in a seat.

@@ -176,8 +176,10 @@ impl Director {
         let (plan, states) = (distribution.plan(), distribution.states());
         let mut service = Service { index, distribution, members, presence: None, plan, states };
         self.look_at_listeners(&mut service, all);
-        await_listeners(&service);
-        self.look_at_listeners(&mut service, all);
+        if service.members.iter().any(|member| member.giving.is_some()) {
+            await_listeners(&service);
+            self.look_at_listeners(&mut service, all);
+        }
         service.plan = service.distribution.plan();
         service.states = service.distribution.states();
         self.steering.prepare(index, &service.plan).map_err(in_words)?;
