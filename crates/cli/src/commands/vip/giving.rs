@@ -11,11 +11,12 @@
 //! While it waits, that target alone is given nothing. Its place in the table is left to it until it has ended: it could write there at any time.
 
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::listener::Fetched;
 use crate::args::GiveListenerArgs;
@@ -28,6 +29,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 /// A process that gives the kernel's table a listener.
 pub(super) struct Giving {
     process: Child,
+    /// Readable as soon as `process` can be reaped. Its standard error is closed before that.
+    end: OwnedFd,
     /// Of the listener.
     pub(super) cookie: u64,
     pub(super) pid: u32,
@@ -57,23 +60,20 @@ impl Giving {
 
     fn of(command: &mut Command, cookie: u64, pid: u32, program: String) -> io::Result<Self> {
         let process = command.stderr(Stdio::piped()).spawn()?;
-        Ok(Self { process, cookie, pid, program, begun: Instant::now(), is_told: false })
+        let end = pidfd_open(Pid::from_child(&process), PidfdFlags::empty())?;
+        Ok(Self { process, end, cookie, pid, program, begun: Instant::now(), is_told: false })
     }
 
-    /// Waits until it has ended, at most so long.
+    /// Waits until it has ended, at most so long: then there is an [`outcome`](Self::outcome).
     ///
     /// # Errors
     /// It cannot be waited for.
     pub(super) fn await_end(&self, patience: Duration) -> io::Result<()> {
-        // It is closed when the process ends.
-        let Some(errors) = &self.process.stderr else { return Ok(()) };
         let deadline = Instant::now() + patience;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let left = Timespec::try_from(left).map_err(io::Error::other)?;
-            // What it says does not matter yet.
-            let mut ends = [PollFd::from_borrowed_fd(errors.as_fd(), PollFlags::empty())];
-            match poll(&mut ends, Some(&left)) {
+            match poll(&mut [PollFd::new(&self.end, PollFlags::IN)], Some(&left)) {
                 Err(rustix::io::Errno::INTR) => {}
                 ended => return ended.map(drop).map_err(io::Error::from),
             }
@@ -131,12 +131,8 @@ mod tests {
     /// Its outcome once it has ended.
     fn ended(script: &str) -> Result<(), String> {
         let mut giving = giving(script);
-        loop {
-            giving.await_end(Duration::from_secs(60)).unwrap();
-            if let Some(outcome) = giving.outcome() {
-                return outcome;
-            }
-        }
+        giving.await_end(Duration::from_secs(60)).unwrap();
+        giving.outcome().expect("it has ended")
     }
 
     #[test]
@@ -144,6 +140,7 @@ mod tests {
         assert_eq!(ended("exit 0"), Ok(()));
         assert_eq!(ended("echo no such table >&2; exit 1"), Err("no such table".to_owned()));
         assert_eq!(ended("kill -9 $$"), Err("signal: 9 (SIGKILL)".to_owned()));
+        assert_eq!(ended("exec 2>&-; exec sleep 0.1"), Ok(()), "closed files are not the end");
     }
 
     #[test]
