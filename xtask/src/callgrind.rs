@@ -30,7 +30,7 @@ pub(crate) fn missing() -> Option<String> {
 /// **Errors**: it does not build.
 pub(crate) fn shipped_library(repo: &Path) -> Result<PathBuf> {
     let mut cargo = Command::new("cargo");
-    cargo.arg("build").args(&crate::BUILD[1..]).arg("--quiet");
+    cargo.args(["build", "--release", "--quiet", "--package", crate::LIBRARY]);
     let mut target = place::target_dir(repo);
     if PROFILE.iter().any(|name| std::env::var_os(name).is_some()) {
         target = place::scratch_dir(repo, "shipped")?;

@@ -94,7 +94,7 @@ impl Options {
             client: place::compile_c(&sources.join("client.c"), &scratch)?,
             doomed: place::compile_c(&sources.join("doomed.c"), &scratch)?,
             scribbler: place::compile_c_library(&sources.join("scribbler.c"), &scratch)?,
-            library: place::target_dir(repo).join("release/libsidestep.so"),
+            library: place::build_dir(repo).join("libsidestep.so"),
             late: Launcher::new(&self.launch, repo)?,
             datagrams: sources.join("datagrams.py"),
             scripted_client: sources.join("scripted_client.py"),

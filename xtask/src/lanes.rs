@@ -6,11 +6,14 @@
 //! are there before: apt does one thing at a time.
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+
+use crate::bench::place;
 
 /// The arguments of a stage: what `cargo xtask` is told, its name first.
 pub(crate) type Stage = &'static [&'static str];
@@ -18,12 +21,12 @@ pub(crate) type Stage = &'static [&'static str];
 /// Stages that run one after the other.
 pub(crate) type Lane = &'static [Stage];
 
-/// Runs the lanes side by side. A lane ends at its first stage that fails; the others go on, as their verdicts are worth having.
+/// Runs the lanes side by side, with what was [built](place::build_dir) there. A lane ends at its first stage that fails; the others go on, as their verdicts are worth having.
 ///
 /// **Errors**: a stage has failed; the text names it, and the command that repeats it.
-pub(crate) fn run(lanes: &[Lane]) -> Result<()> {
+pub(crate) fn run(lanes: &[Lane], built: &Path) -> Result<()> {
     let failures: Vec<String> = thread::scope(|scope| {
-        let running: Vec<_> = lanes.iter().map(|lane| scope.spawn(|| play(lane))).collect();
+        let running: Vec<_> = lanes.iter().map(|lane| scope.spawn(|| play(lane, built))).collect();
         let ends = running.into_iter().map(|lane| lane.join().expect("it does not panic"));
         ends.filter_map(Result::err).map(|error| format!("{error:#}")).collect()
     });
@@ -31,11 +34,11 @@ pub(crate) fn run(lanes: &[Lane]) -> Result<()> {
     Ok(())
 }
 
-fn play(lane: Lane) -> Result<()> {
+fn play(lane: Lane, built: &Path) -> Result<()> {
     for stage in lane {
         let command = format!("cargo xtask {}", stage.join(" "));
         timed(stage[0], || {
-            let succeeded = carry_out(stage).with_context(|| command.clone())?;
+            let succeeded = carry_out(stage, built).with_context(|| command.clone())?;
             ensure!(succeeded, "`{command}` failed");
             Ok(())
         })?;
@@ -52,10 +55,11 @@ pub(crate) fn timed(name: &str, stage: impl FnOnce() -> Result<()>) -> Result<()
 }
 
 /// Runs a stage, and passes on what it says line by line. Its errors join its output in one pipe, so the order is its own.
-fn carry_out(stage: Stage) -> Result<bool> {
+fn carry_out(stage: Stage, built: &Path) -> Result<bool> {
     let (reader, writer) = std::io::pipe()?;
     let mut child = Command::new(std::env::current_exe()?)
         .args(stage)
+        .env(place::BUILT, built)
         .stdin(Stdio::null())
         .stdout(writer.try_clone()?)
         .stderr(writer)

@@ -200,9 +200,9 @@ impl Stage {
         let scratch = place::scratch_dir(&repo, "operations")?;
         Ok(Self {
             player: place::compile_c(&repo.join("tests/operations/player.c"), &scratch)?,
-            library: place::target_dir(&repo).join("release/libsidestep.so"),
+            library: place::build_dir(&repo).join("libsidestep.so"),
             options: format!("mode=smc promotion={promotion}"),
-            operator: demotions.then(|| place::target_dir(&repo).join("release/sidestep")),
+            operator: demotions.then(|| place::build_dir(&repo).join("sidestep")),
         })
     }
 

@@ -93,11 +93,11 @@ impl Launcher {
     ///
     /// **Errors**: what is to be preloaded does not exist.
     pub(crate) fn new(options: &LaunchOptions, repo: &Path) -> Result<Self> {
-        let release = place::target_dir(repo).join("release");
+        let built = place::build_dir(repo);
         if options.needs_build() {
-            existing(&release.join("libsidestep.so"))?;
+            existing(&built.join("libsidestep.so"))?;
         }
-        let sidestep = options.sidestep.clone().unwrap_or_else(|| release.join("sidestep"));
+        let sidestep = options.sidestep.clone().unwrap_or_else(|| built.join("sidestep"));
         let smc = match &options.library {
             _ if options.plain => SmcStart::Plain,
             Some(library) => SmcStart::Library(existing(library)?),

@@ -25,6 +25,14 @@ pub(crate) fn target_dir(repo: &Path) -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| repo.join("target"), |dir| repo.join(dir))
 }
 
+/// Where `cargo xtask test` says to its stages that it has built for them.
+pub(crate) const BUILT: &str = "SIDESTEP_BUILT";
+
+/// Where the command lies with the library beside it: as they are shipped, or as `cargo xtask test` has built them.
+pub(crate) fn build_dir(repo: &Path) -> PathBuf {
+    env::var_os(BUILT).map_or_else(|| target_dir(repo).join("release"), PathBuf::from)
+}
+
 /// A directory of our own below the target directory, created when missing.
 pub(crate) fn scratch_dir(repo: &Path, name: &str) -> Result<PathBuf> {
     let dir = target_dir(repo).join(name);
