@@ -54,7 +54,8 @@
 //! | Greeting, 20 bytes | Off | Len |
 //! |---|---|---|
 //! | TCP port of the gateway, not 0 | 12 | 2 |
-//! | reserved | 14 | 2 |
+//! | 1: it takes a Protect of a connection for which SMC was agreed; 0 | 14 | 1 |
+//! | reserved | 15 | 1 |
 //! | the user of the program that has connected, as the gateway sees it | 16 | 4 |
 //!
 //! | HandOver, 20 bytes | Off | Len |
@@ -67,6 +68,7 @@
 //! | Protect, 308 bytes | Off | Len |
 //! |---|---|---|
 //! | as of HandOver | 12 | 8 |
+//! | but for the reserved byte: 1: the two hosts have agreed on SMC by the TCP option, so CLC is first; 0 | 13 | 1 |
 //! | the name of the rule, with zeroes behind it | 20 | 32 |
 //! | the name that the program has resolved to the peer's address, with zeroes behind it; zeroes alone: there is none | 52 | 256 |
 //!
@@ -132,7 +134,8 @@ mod greeting {
     use super::Field;
 
     pub(super) const PORT: Field<2> = Field::new("Greeting port", 12);
-    pub(super) const RESERVED: Field<2> = Field::new("Greeting reserved", 14);
+    pub(super) const TAKES_AGREED: Field<1> = Field::new("Greeting Protect", 14);
+    pub(super) const RESERVED: Field<1> = Field::new("Greeting reserved", 15);
     pub(super) const USER: Field<4> = Field::new("Greeting user", 16);
 }
 
@@ -149,6 +152,7 @@ mod protect {
     use super::{Field, RESOLVED_NAME_ROOM, RULE_NAME_LEN_MAX};
 
     pub(super) const LEN: usize = 308;
+    pub(super) const AGREED: Field<1> = Field::new("Protect agreement", 13);
     pub(super) const RULE: Field<RULE_NAME_LEN_MAX> = Field::new("Protect rule", 20);
     pub(super) const RESOLVED: Field<RESOLVED_NAME_ROOM> = Field::new("Protect resolved name", 52);
 }
@@ -377,6 +381,8 @@ impl Message {
 pub struct Greeting {
     /// Of 127.0.0.1.
     pub port: u16,
+    /// It takes a [`Protect`] of a connection for which SMC was agreed: older gateways begin TLS at once.
+    pub takes_agreed: bool,
     /// The user of the program, as the gateway sees it: in another user namespace the number is another.
     pub user: u32,
 }
@@ -386,12 +392,17 @@ impl Greeting {
     pub const LEN: usize = 20;
 
     fn parse(reader: &Reader<'_>) -> Result<Self, Error> {
-        Ok(Self { port: port(reader, greeting::PORT)?, user: reader.u32(greeting::USER)? })
+        Ok(Self {
+            port: port(reader, greeting::PORT)?,
+            takes_agreed: truth(reader, greeting::TAKES_AGREED)?,
+            user: reader.u32(greeting::USER)?,
+        })
     }
 
     fn emit(&self, out: &mut [u8]) -> Result<usize, Error> {
         let mut writer = HEADER.emit(Kind::Greeting, out)?;
         writer.put(greeting::PORT, self.port.to_be_bytes())?;
+        writer.put(greeting::TAKES_AGREED, [self.takes_agreed.into()])?;
         writer.put(greeting::USER, self.user.to_be_bytes())?;
         Ok(Self::LEN)
     }
@@ -512,6 +523,8 @@ fn unpadded(bytes: &[u8]) -> Option<&str> {
 pub struct Protect {
     /// Which connection.
     pub hand_over: HandOver,
+    /// The two hosts have agreed on SMC by the TCP option: CLC is first, and TLS protects what goes by SMC-R.
+    pub is_agreed: bool,
     /// The operator's rule that says so.
     pub rule: RuleName,
     /// What the program has asked for to find the peer, if it is known.
@@ -522,6 +535,7 @@ impl Protect {
     fn parse(reader: &Reader<'_>) -> Result<Self, Error> {
         Ok(Self {
             hand_over: HandOver::parse(reader)?,
+            is_agreed: truth(reader, protect::AGREED)?,
             rule: rule_name(reader)?,
             resolved: ResolvedName::parse(reader)?,
         })
@@ -529,6 +543,7 @@ impl Protect {
 
     fn emit(&self, out: &mut [u8]) -> Result<usize, Error> {
         let mut writer = self.hand_over.emit(Kind::Protect, out)?;
+        writer.put(protect::AGREED, [self.is_agreed.into()])?;
         writer.put(protect::RULE, padded(self.rule.as_str()))?;
         let resolved = self.resolved.as_ref().map_or([0; RESOLVED_NAME_ROOM], ResolvedName::padded);
         writer.put(protect::RESOLVED, resolved)?;
@@ -710,6 +725,14 @@ impl header::Kind for Kind {
     }
 }
 
+fn truth(reader: &Reader<'_>, field: Field<1>) -> Result<bool, Error> {
+    match reader.u8(field)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(Error::Invalid { field: field.name, value: other.into() }),
+    }
+}
+
 fn port(reader: &Reader<'_>, field: Field<2>) -> Result<u16, Error> {
     match reader.u16(field)? {
         0 => Err(Error::Invalid { field: field.name, value: 0 }),
@@ -718,7 +741,8 @@ fn port(reader: &Reader<'_>, field: Field<2>) -> Result<u16, Error> {
 }
 
 const _: () = assert!(greeting::PORT.at == header::LEN && handed::ROLE.at == header::LEN);
-const _: () = assert!(greeting::RESERVED.at + 2 == greeting::USER.at);
+const _: () = assert!(greeting::TAKES_AGREED.at + 1 == greeting::RESERVED.at);
+const _: () = assert!(greeting::RESERVED.at + 1 == greeting::USER.at);
 const _: () = assert!(greeting::USER.at + 4 == Greeting::LEN);
 const _: () = assert!(handed::RESERVED.at + 1 == handed::PORT.at);
 const _: () = assert!(handed::RMBE_LEN.at + 4 == HandOver::LEN);
@@ -730,6 +754,7 @@ const _: () = assert!(receiver::ADDRESS.at + 16 == receiver::LEN);
 const _: () = assert!(relay::LANE.at == receiver::LEN && relay::LANE.at + 1 == relay::RESERVED.at);
 const _: () = assert!(relay::RESERVED.at + 3 == Relay::LEN);
 const _: () = assert!(protect::RULE.at == HandOver::LEN);
+const _: () = assert!(protect::AGREED.at == handed::RESERVED.at);
 const _: () = assert!(protect::RULE.at + RULE_NAME_LEN_MAX == protect::RESOLVED.at);
 const _: () = assert!(protect::RESOLVED.at + RESOLVED_NAME_ROOM == protect::LEN);
 const _: () = assert!(RESOLVED_NAME_LEN_MAX < RESOLVED_NAME_ROOM);
@@ -744,7 +769,7 @@ const _: () = assert!(HandOver::LEN <= EMITTED_LEN_MAX && waiting::LEN <= EMITTE
 mod tests {
     use super::*;
 
-    const GREETING: [u8; Greeting::LEN] = *b"SSGW\0\x01\0\x01\0\0\0\x14\x30\x39\0\0\0\0\x03\xE8";
+    const GREETING: [u8; Greeting::LEN] = *b"SSGW\0\x01\0\x01\0\0\0\x14\x30\x39\x01\0\0\0\x03\xE8";
     const HAND_OVER: [u8; HandOver::LEN] = *b"SSGW\0\x01\0\x02\0\0\0\x14\x02\0\xC0\x01\0\x02\0\0";
 
     const RECEIVER: [u8; receiver::LEN] =
@@ -755,7 +780,7 @@ mod tests {
         *b"SSGW\0\x01\0\x0C\0\0\0\x18\x02\0\xC0\x01\0\x02\0\0\0\0\x03\xE9";
 
     const PROTECT_HEAD: [u8; protect::RESOLVED.at] =
-        *b"SSGW\0\x01\0\x10\0\0\x01\x34\x02\0\xC0\x01\0\x02\0\0logs\0\0\0\0\
+        *b"SSGW\0\x01\0\x10\0\0\x01\x34\x02\x01\xC0\x01\0\x02\0\0logs\0\0\0\0\
         \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
     fn protect_with(resolved: &[u8]) -> [u8; protect::LEN] {
@@ -782,13 +807,14 @@ mod tests {
     fn messages_read_as_they_are_written() {
         let rmbe = RmbeSize::from_bytes(128 << 10).unwrap();
         let hand_over = HandOver { side: Side::Server, port: 0xC001, rmbe };
+        let greeting = Greeting { port: 12_345, takes_agreed: true, user: 1000 };
         let protect = |resolved: Option<&str>| {
             let (rule, resolved) =
                 ("logs".parse().unwrap(), resolved.map(|it| it.parse().unwrap()));
-            Message::Protect(Protect { hand_over, rule, resolved })
+            Message::Protect(Protect { hand_over, is_agreed: true, rule, resolved })
         };
         for (message, bytes) in [
-            (Message::Greeting(Greeting { port: 12_345, user: 1000 }), &GREETING[..]),
+            (Message::Greeting(greeting), &GREETING[..]),
             (Message::HandOver(hand_over), &HAND_OVER[..]),
             (protect(None), &protect_with(b"")),
             (protect(Some("a.example")), &protect_with(b"a.example")),
@@ -839,7 +865,7 @@ mod tests {
     fn each_wrong_field_is_named() {
         let protect = protect_with(b"a.example");
         let protection = protection();
-        let changes: [(&[u8], usize, u8, &str); 16] = [
+        let changes: [(&[u8], usize, u8, &str); 18] = [
             (&GREETING, 0, b'X', "hand-over magic"),
             (&GREETING, 5, 2, "hand-over version"),
             (&GREETING, 7, 25, "hand-over kind"),
@@ -849,6 +875,8 @@ mod tests {
             (&HAND_OVER, 12, 3, "HandOver role"),
             (&HAND_OVER, 17, 3, "HandOver RMBE length"),
             (&HAND_OVER, 17, 0x20, "HandOver RMBE length"),
+            (&GREETING, 14, 2, "Greeting Protect"),
+            (&protect, 13, 2, "Protect agreement"),
             (&protect, 20, 0, "Protect rule"),
             (&protect, 21, b' ', "Protect rule"),
             (&protect, 30, b'x', "Protect rule"),
@@ -874,7 +902,7 @@ mod tests {
     #[test]
     fn what_is_reserved_is_passed_over() {
         for (whole, reserved) in
-            [(&GREETING[..], 14..16), (&HAND_OVER[..], 13..14), (&RELAY[..], 29..32)]
+            [(&GREETING[..], 15..16), (&HAND_OVER[..], 13..14), (&RELAY[..], 29..32)]
         {
             let mut bytes = whole.to_vec();
             bytes[reserved].fill(0xFF);

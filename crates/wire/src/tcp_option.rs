@@ -47,6 +47,11 @@ pub mod question {
     /// over its connection. Holds for one `connect`, or one `listen`. A program that has said so of a
     /// listener, announced or not, has to ask [`IS_AGREED`] of each accepted socket. Linux 5.18.
     pub const MARK_FOR_HOSTS: i32 = 4;
+    /// In place of [`ANNOUNCE`], after [`MARK_FOR_HOSTS`]: clients of other hosts may be answered, and no client of this one
+    /// is told to ask. Linux 5.18.
+    pub const ANNOUNCE_TO_HOSTS: i32 = 5;
+    /// In place of [`MARK`], before `connect`: this socket wants the option with other hosts, and not with its own. Linux 5.18.
+    pub const MARK_TO_HOSTS: i32 = 6;
     /// Of a connection: part 0 of its [identity](super::Identity); the next numbers ask for the other
     /// [`PARTS`](super::Identity::PARTS). The answer is an error number, [`super::Identity::ANSWER`]
     /// and the part's bits.

@@ -26,6 +26,9 @@
 //!   that is noted in `answered`. Not with SYN cookies, nor with fast open: nothing would
 //!   remember that it was sent, or bytes of the program would be on their way.
 //!
+//! An end whose connections TLS protects wants the option with other hosts alone: within the host it has no use for it.
+//! Then its mark, or what is announced of it, says nothing of the own host.
+//!
 //! # What is remembered
 //!
 //! A marked socket has a [`state`], kept by the kernel with the socket and gone with it.
@@ -123,6 +126,13 @@ mod state {
     pub(super) const ASKS_HOST: i32 = 6;
     /// The two ends have agreed, and the other one is another host's.
     pub(super) const AGREED_WITH_HOST: i32 = 7;
+    /// A listener that was announced to other hosts alone.
+    pub(super) const LISTENER_TO_HOSTS: i32 = 8;
+    /// Marked for other hosts alone; no peer was asked.
+    pub(super) const TO_HOSTS: i32 = 9;
+
+    /// A listener that was announced is one of these.
+    pub(super) const LISTENERS: [i32; 3] = [LISTENER, LISTENER_FOR_HOSTS, LISTENER_TO_HOSTS];
 
     /// The reports to be left switched on, among them all that other programs have asked
     /// for; 0 while we have asked for none.
@@ -147,9 +157,9 @@ mod listener {
 /// The value of [`LISTENERS`].
 mod listeners {
     pub(super) const LEN: i16 = 16;
-    /// How many there are.
+    /// How many clients of this host may ask.
     pub(super) const COUNT: i16 = 0;
-    /// How many of them are for other hosts as well.
+    /// How many clients of other hosts may; some are of both.
     pub(super) const FOR_HOSTS: i16 = 8;
 }
 
@@ -292,11 +302,14 @@ fn connect(a: &mut Assembler) {
     a.jump("hosts");
 
     a.label("asks host");
+    a.jump_if_equal(R9, state::TO_HOSTS, "may ask host");
     a.jump_if_not_equal(R9, state::FOR_HOSTS, "end");
+    a.label("may ask host");
     a.store_immediate_32(R8, state::KNOWN, state::ASKS_HOST);
     a.jump("report");
 
     a.label("could ask");
+    a.jump_if_equal(R9, state::TO_HOSTS, "end");
     key::copy_128(a, listener::KEY + listener::ADDRESS, key::OWN + key::REMOTE_ADDRESS);
     key::copy_32(a, listener::KEY + listener::PORT, key::OWN + key::REMOTE_PORT);
     a.jump("find listener");
@@ -367,8 +380,6 @@ fn answer_host(a: &mut Assembler) {
     key::copy_32(a, listener::KEY + listener::PORT, key::OWN + key::LOCAL_PORT);
     a.jump("find listener");
     a.label("listens");
-    a.load_64(R1, R0, listeners::FOR_HOSTS);
-    a.jump_if_equal(R1, 0, "end");
     a.jump_if_equal(R7, sock_ops::HEADER_LEN, "reserve");
     load_acknowledged(a, "end");
     a.mov(R9, R1);
@@ -437,6 +448,7 @@ fn passive(a: &mut Assembler) {
     a.load_32(R1, R8, state::KNOWN);
     a.store_immediate_32(R8, state::KNOWN, state::SILENT);
     a.jump_if_equal(R1, state::FOR_HOSTS, "no question");
+    a.jump_if_equal(R1, state::LISTENER_TO_HOSTS, "no question");
     a.jump_if_equal(R1, state::LISTENER_FOR_HOSTS, "announced");
     a.jump_if_not_equal(R1, state::LISTENER, "end");
     a.label("announced");
@@ -485,8 +497,10 @@ fn state_changed(a: &mut Assembler) {
 
     a.label("listened");
     a.load_32(R9, R8, state::KNOWN);
-    a.jump_if_equal(R9, state::LISTENER_FOR_HOSTS, "was announced");
-    a.jump_if_not_equal(R9, state::LISTENER, "end");
+    for state in state::LISTENERS {
+        a.jump_if_equal(R9, state, "was announced");
+    }
+    a.jump("end");
     a.label("was announced");
     a.store_immediate_32(R8, state::KNOWN, state::SILENT);
     key::copy_64(a, listener::KEY + listener::NETNS_COOKIE, key::OWN + key::NETNS_COOKIE);
@@ -497,14 +511,17 @@ fn state_changed(a: &mut Assembler) {
     a.address(R2, R10, listener::KEY);
     a.call(Helper::MapLookup);
     a.jump_if_equal(R0, 0, "end");
-    a.load_64(R1, R0, listeners::COUNT);
-    a.jump_if_equal(R1, 1, "last");
     a.mov_immediate(R1, -1);
+    a.jump_if_equal(R9, state::LISTENER_TO_HOSTS, "was for hosts");
     a.atomic_add_64(R0, listeners::COUNT, R1);
-    a.jump_if_equal(R9, state::LISTENER, "end");
+    a.jump_if_equal(R9, state::LISTENER, "are any left");
+    a.label("was for hosts");
     a.atomic_add_64(R0, listeners::FOR_HOSTS, R1);
-    a.jump("end");
-    a.label("last");
+    a.label("are any left");
+    a.load_64(R1, R0, listeners::COUNT);
+    a.load_64(R2, R0, listeners::FOR_HOSTS);
+    a.or(R1, R2);
+    a.jump_if_not_equal(R1, 0, "end");
     // One that is announced at this very moment would be forgotten; it is not asked then.
     a.load_map(R1, LISTENERS);
     a.address(R2, R10, listener::KEY);
@@ -528,6 +545,7 @@ fn question(answers_by_numbers: bool) -> Assembler {
     a.jump_if_equal(R7, question::MARK, "find");
     if answers_by_numbers {
         a.jump_if_equal(R7, question::MARK_FOR_HOSTS, "find");
+        a.jump_if_equal(R7, question::MARK_TO_HOSTS, "find");
         tell_identity(&mut a);
     }
     a.mov_immediate(R4, 0);
@@ -541,7 +559,9 @@ fn question(answers_by_numbers: bool) -> Assembler {
     a.load_32(R1, R9, state::KNOWN);
     a.jump_if_equal(R7, question::MARK, "mark");
     a.jump_if_equal(R7, question::MARK_FOR_HOSTS, "mark for hosts");
+    a.jump_if_equal(R7, question::MARK_TO_HOSTS, "mark for hosts");
     a.jump_if_equal(R7, question::ANNOUNCE, "announce");
+    a.jump_if_equal(R7, question::ANNOUNCE_TO_HOSTS, "announce");
     a.jump_if_not_equal(R7, question::IS_AGREED, "end");
     a.jump_if_equal(R1, state::AGREED, "yes");
     a.jump_if_equal(R1, state::NOT_AGREED, "refuse");
@@ -555,21 +575,27 @@ fn question(answers_by_numbers: bool) -> Assembler {
     }
 
     a.label("mark");
+    a.jump_if_equal(R1, state::TO_HOSTS, "mark for this host");
     a.jump_if_not_equal(R1, state::FOR_HOSTS, "yes");
+    a.label("mark for this host");
     a.store_immediate_32(R9, state::KNOWN, state::SILENT);
     a.jump("yes");
 
     a.label("mark for hosts");
-    a.jump_if_equal(R1, state::LISTENER, "yes");
-    a.jump_if_equal(R1, state::LISTENER_FOR_HOSTS, "yes");
+    for state in state::LISTENERS {
+        a.jump_if_equal(R1, state, "yes");
+    }
     a.store_immediate_32(R9, state::KNOWN, state::FOR_HOSTS);
+    a.jump_if_equal(R7, question::MARK_FOR_HOSTS, "yes");
+    a.store_immediate_32(R9, state::KNOWN, state::TO_HOSTS);
     a.jump("yes");
 
     a.label("announce");
     a.load_32(R2, R8, sockopt::SOCKET_STATE);
     a.jump_if_not_equal(R2, sock_ops::TCP_LISTEN, "end");
-    a.jump_if_equal(R1, state::LISTENER, "yes");
-    a.jump_if_equal(R1, state::LISTENER_FOR_HOSTS, "yes");
+    for state in state::LISTENERS {
+        a.jump_if_equal(R1, state, "yes");
+    }
     // Marked too late, it would not answer.
     a.load_32(R1, R9, state::REPORTS);
     a.jump_if_equal(R1, 0, "end");
@@ -579,9 +605,14 @@ fn question(answers_by_numbers: bool) -> Assembler {
     a.load_32(R1, R8, sockopt::SOCKET.local_port);
     a.store_32(R10, listener::KEY + listener::PORT, R1);
     a.store_immediate_32(R10, listener::KEY + listener::PADDING, 0);
-    // R7 and R8 have done their duty: how many more there are for other hosts, and what is
-    // known from now on.
+    // R8 and R7 have done their duty: what is known from now on, and how many more there are for other hosts.
     a.load_32(R1, R9, state::KNOWN);
+    a.jump_if_equal(R7, question::ANNOUNCE, "to this host");
+    a.jump_if_not_equal(R1, state::FOR_HOSTS, "end");
+    a.mov_immediate(R7, 1);
+    a.mov_immediate(R8, state::LISTENER_TO_HOSTS);
+    a.jump("count");
+    a.label("to this host");
     a.mov_immediate(R7, 0);
     a.mov_immediate(R8, state::LISTENER);
     a.jump_if_not_equal(R1, state::FOR_HOSTS, "count");
@@ -591,7 +622,10 @@ fn question(answers_by_numbers: bool) -> Assembler {
     a.load_map(R1, LISTENERS);
     a.address(R2, R10, listener::KEY);
     a.call(Helper::MapLookup);
+    a.mov_immediate(R1, 0);
+    a.jump_if_equal(R8, state::LISTENER_TO_HOSTS, "for hosts alone");
     a.mov_immediate(R1, 1);
+    a.label("for hosts alone");
     a.jump_if_equal(R0, 0, "first");
     a.atomic_add_64(R0, listeners::COUNT, R1);
     a.atomic_add_64(R0, listeners::FOR_HOSTS, R7);
@@ -725,30 +759,34 @@ fn find_listener(a: &mut Assembler) {
     a.label("find listener");
     key::copy_64(a, listener::KEY + listener::NETNS_COOKIE, key::OWN + key::NETNS_COOKIE);
     a.store_immediate_32(R10, listener::KEY + listener::PADDING, 0);
-    look_for_listener(a, "found", "not at this address");
+    look_for_listener(a, "which at this address", "not at this address");
     // One that listens on all addresses of IPv4, ...
     jump_unless_ipv4(a, listener::KEY + listener::ADDRESS, "not of ipv4");
     a.store_immediate_32(R10, listener::KEY + listener::ADDRESS + 12, 0);
-    look_for_listener(a, "found", "not of ipv4");
+    look_for_listener(a, "which of ipv4", "not of ipv4");
     // ... or of IPv6, which mostly means both.
     a.mov_immediate(R1, 0);
     a.store_64(R10, listener::KEY + listener::ADDRESS, R1);
     a.store_64(R10, listener::KEY + listener::ADDRESS + 8, R1);
-    look_for_listener(a, "found", "nobody's");
+    look_for_listener(a, "which of ipv6", "nobody's");
     a.jump("end");
     a.label("found");
     a.jump_if_equal(R7, sock_ops::CONNECT, "ours");
     a.jump("listens");
 }
 
-/// Whether there is a listener under the key on the stack; without one it goes on.
-fn look_for_listener(a: &mut Assembler, if_one: &'static str, behind: &'static str) {
+/// Goes to `found` if there is a listener under the key on the stack, for a client of this host that asks, or for one of
+/// another host that is to be answered. Without one it goes on. The labels are of its own.
+fn look_for_listener(a: &mut Assembler, counted: &'static str, behind: &'static str) {
     a.load_map(R1, LISTENERS);
     a.address(R2, R10, listener::KEY);
     a.call(Helper::MapLookup);
     a.jump_if_equal(R0, 0, behind);
     a.load_64(R1, R0, listeners::COUNT);
-    a.jump_if_not_equal(R1, 0, if_one);
+    a.jump_if_equal(R7, sock_ops::CONNECT, counted);
+    a.load_64(R1, R0, listeners::FOR_HOSTS);
+    a.label(counted);
+    a.jump_if_not_equal(R1, 0, "found");
     a.label(behind);
 }
 

@@ -184,6 +184,45 @@ fn a_listener_of_this_host_is_asked_as_before() {
     });
 }
 
+#[test]
+fn ends_for_other_hosts_alone_ask_nobody_of_this_host() {
+    with_hosts(|client_host, server_host| {
+        let listener = server_host.listening_to_hosts((ALL, 0).into());
+        let client = client_host.marked_to_hosts(SERVER);
+        let server = client.connect(&listener, SERVER);
+        assert_eq!((client.is_agreed(), server.is_agreed()), (Answer::WithHost, Answer::WithHost));
+
+        let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let client = server_host.marked_for_hosts(loopback);
+        let server = client.connect(&listener, loopback);
+        assert_eq!(server.option_in_syn(), None, "the listener is not for this host");
+        assert_eq!(client.is_agreed(), Answer::None);
+
+        let listener = server_host.listening_for_hosts(ALL);
+        let client = server_host.marked_to_hosts(loopback);
+        let server = client.connect(&listener, loopback);
+        assert_eq!(server.option_in_syn(), None, "nor is this client");
+        assert_eq!(client.is_agreed(), Answer::None);
+
+        // What was said last holds.
+        let client = server_host.marked_to_hosts(loopback);
+        assert!(client.mark());
+        let server = client.connect(&listener, loopback);
+        assert_eq!((client.is_agreed(), server.is_agreed()), (Answer::Yes, Answer::Yes));
+    });
+}
+
+#[test]
+fn only_a_listener_for_other_hosts_is_announced_to_them_alone() {
+    with_hosts(|_, server_host| {
+        let late = server_host.listening_for_hosts(ALL);
+        assert!(late.announce_to_hosts(), "it was announced, and stays so");
+        server_host.enter();
+        let unmarked = Socket::listening_unannounced((ALL, 0).into(), Socket::mark);
+        assert!(!unmarked.announce_to_hosts());
+    });
+}
+
 /// With one agent two network namespaces are of one kernel: the ends meet without the option.
 #[test]
 fn with_one_agent_the_two_are_one_host() {
@@ -212,6 +251,19 @@ fn listeners_of_both_kinds_are_counted() {
         drop(second);
         let third = server_host.listening_for_hosts_at((SERVER, port).into());
         assert_eq!(asks(&third), Answer::WithHost);
+        drop(third);
+
+        let alone = server_host.listening_to_hosts((SERVER, port).into());
+        let within = server_host.listening_at((SERVER, port).into());
+        drop(within);
+        assert_eq!(
+            asks(&alone),
+            Answer::WithHost,
+            "the one that has ended was not for other hosts"
+        );
+        drop(alone);
+        let last = server_host.listening_at((SERVER, port).into());
+        assert_eq!(asks(&last), Answer::None);
     });
 }
 
@@ -298,6 +350,19 @@ impl Host<'_> {
     fn listening_for_hosts_at(&self, at: SocketAddr) -> Socket {
         self.enter();
         Socket::listening_for_hosts(at)
+    }
+
+    fn marked_to_hosts(&self, of: IpAddr) -> Socket {
+        let socket = self.plain(of);
+        assert!(socket.mark_to_hosts());
+        socket
+    }
+
+    fn listening_to_hosts(&self, at: SocketAddr) -> Socket {
+        self.enter();
+        let listener = Socket::listening_unannounced(at, Socket::mark_for_hosts);
+        assert!(listener.announce_to_hosts());
+        listener
     }
 
     /// Handshakes with other hosts that the programs remember.

@@ -49,10 +49,16 @@ impl Socket {
 
     /// The same, for other hosts as well.
     pub(crate) fn listening_for_hosts(at: SocketAddr) -> Self {
-        let socket = Self::new(at.ip());
-        assert!(socket.mark_for_hosts());
-        socket.listen(at);
+        let socket = Self::listening_unannounced(at, Self::mark_for_hosts);
         assert!(socket.announce());
+        socket
+    }
+
+    /// A listener that is marked so.
+    pub(crate) fn listening_unannounced(at: SocketAddr, mark: impl FnOnce(&Self) -> bool) -> Self {
+        let socket = Self::new(at.ip());
+        assert!(mark(&socket));
+        socket.listen(at);
         socket
     }
 
@@ -139,6 +145,14 @@ impl Socket {
 
     pub(crate) fn mark_for_hosts(&self) -> bool {
         self.ask(question::MARK_FOR_HOSTS) == Answer::Yes
+    }
+
+    pub(crate) fn mark_to_hosts(&self) -> bool {
+        self.ask(question::MARK_TO_HOSTS) == Answer::Yes
+    }
+
+    pub(crate) fn announce_to_hosts(&self) -> bool {
+        self.ask(question::ANNOUNCE_TO_HOSTS) == Answer::Yes
     }
 
     pub(crate) fn announce(&self) -> bool {
