@@ -692,7 +692,7 @@ export! {
             Some(sock) if leads_nowhere() => {
                 return disconnect(&sock, fd, plain);
             }
-            Some(sock) => quietly(|| hand_over::look(&sock, fd)),
+            Some(sock) => _ = quietly(|| sock.sock().settle_offer(fd)),
             None => {}
         }
         let result = plain();
@@ -790,7 +790,7 @@ export! {
             _ => descriptors::sock(fd),
         };
         if let Some(sock) = sock {
-            quietly(|| hand_over::look(&sock, fd));
+            quietly(|| sock.sock().settle_offer(fd));
             if let Some(result) = life::shutdown(&sock, fd, how) {
                 return answer(result) as i32;
             }
@@ -1031,7 +1031,7 @@ export! {
             };
         }
         if let Some(sock) = descriptors::object(fd) {
-            quietly(|| hand_over::look(&sock, fd));
+            quietly(|| sock.sock().settle_offer(fd));
         }
         let ours = descriptors::object(fd)
             .map_or(OptionAnswer::Kernel, |sock| socket_options::get_option(&sock, fd, level, name));

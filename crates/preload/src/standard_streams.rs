@@ -8,7 +8,6 @@
 
 use crate::{cookie, real};
 use sidestep_proto::fallback::{ProgramDid, Reason};
-use sidestep_socket::program::hand_over;
 use sidestep_socket::table::descriptors;
 use sidestep_socket::table::sock::Phase;
 
@@ -23,13 +22,12 @@ unsafe extern "C" {
 /// stays on TCP.
 pub(crate) fn note_standard(fd: i32) {
     let Some(sock) = descriptors::sock(fd) else { return };
-    match sock.phase() {
-        Phase::Candidate | Phase::Rendezvous => {
-            return sock.stay_plain(Reason::Program(ProgramDid::StandardStream));
-        }
-        Phase::Smc => {}
-        Phase::Offered => return hand_over::look(&sock, fd),
-        Phase::Fresh | Phase::Listener | Phase::Plain => return,
+    if sock.is_undecided() {
+        return sock.stay_plain(Reason::Program(ProgramDid::StandardStream));
+    }
+    if sock.phase() != Phase::Smc {
+        sock.sock().settle_offer(fd);
+        return;
     }
     // SAFETY: libc's variables; programs that replace them in another thread at this
     // very moment are beyond help.

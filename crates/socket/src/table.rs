@@ -4,6 +4,7 @@
 //!   file          the file of a call, though its number goes
 //!   descriptors   a word for each number: untracked, a socket, a set
 //!   candidate     a connected socket: its slot, and why it stays on TCP
+//!   offer         what a socket has to do with the gateway
 //!   end           one end of a connection in shared memory
 //!   sock          the object of a socket; set: that of an epoll descriptor
 //! ```
@@ -19,6 +20,7 @@ pub(crate) mod file;
 pub mod learned;
 pub mod mirror;
 pub mod naming;
+pub(crate) mod offer;
 pub mod outlast;
 pub mod places;
 pub(crate) mod plain;

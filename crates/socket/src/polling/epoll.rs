@@ -162,7 +162,7 @@ const UNTRACKED: Errno = -1;
 fn leave_untracked(epfd: i32, fd: i32) -> Result<usize, Errno> {
     let Some(sock) = descriptors::sock(fd) else { return Ok(0) };
     keep_on_tcp(sock.sock());
-    if matches!(sock.phase(), Phase::Smc | Phase::Offered) {
+    if sock.is_beyond_tcp() {
         let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
         return Err(libc::ENOMEM);
     }
@@ -259,10 +259,10 @@ fn add(epfd: i32, fd: i32, sock: &'static Sock, wish: Wish<'_>) -> Result<usize,
             (set, Registration::make(set, sock, fd, wish.read()).ok_or(UNTRACKED)?)
         }
     };
-    match sock.phase() {
-        Phase::Smc => registration.take_over(set, sock),
-        Phase::Offered => registration.tag(set),
-        _ => {}
+    if sock.phase() == Phase::Smc {
+        registration.take_over(set, sock);
+    } else if sock.is_offered() {
+        registration.tag(set);
     }
     Ok(0)
 }

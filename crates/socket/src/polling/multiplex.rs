@@ -18,7 +18,7 @@ use crate::process::claims;
 use crate::table::conn::Conn;
 use crate::table::descriptors::{self, Use};
 use crate::table::end::End;
-use crate::table::sock::{self, Phase, Sock};
+use crate::table::sock;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use sidestep_device::map::Scratch;
@@ -66,13 +66,9 @@ pub fn concerns(fd: i32) -> bool {
     }
     set::set(fd).is_some_and(set::Set::is_tagged)
         || descriptors::sock(fd).is_some_and(|sock| {
-            matches!(sock.phase(), Phase::Smc | Phase::Offered) || is_undecided(&sock)
+            // It may also move to shared memory while we wait.
+            sock.is_beyond_tcp() || sock.is_undecided()
         })
-}
-
-/// Whether it may move to shared memory while we wait.
-fn is_undecided(sock: &Sock) -> bool {
-    matches!(sock.phase(), Phase::Candidate | Phase::Rendezvous)
 }
 
 /// The program's `poll` or `ppoll`. Fills `revents`; returns how many are not 0.
@@ -128,7 +124,7 @@ fn nap(entries: &[libc::pollfd]) -> Option<Duration> {
     if entries.iter().any(wants_room) {
         return Some(wait::WRITER_NAP);
     }
-    let is_undecided = |fd| descriptors::object(fd).is_some_and(|sock| is_undecided(&sock));
+    let is_undecided = |fd| descriptors::object(fd).is_some_and(|sock| sock.is_undecided());
     let has_rings = |entry: &libc::pollfd| concerns(entry.fd) && !is_undecided(entry.fd);
     entries.iter().any(has_rings).then_some(wait::QUEUE_NAP)
 }
@@ -170,11 +166,6 @@ fn set_mask(set: &'static set::Set, entry: &libc::pollfd) -> i16 {
 fn first_busy(entries: &[libc::pollfd]) -> Option<Use> {
     let mut busy = entries.iter().filter(|entry| entry.revents != 0);
     busy.find_map(|entry| connection(entry.fd))
-}
-
-/// Whether it is connecting to another host, and we have to see when that is over.
-fn is_offered(fd: i32) -> bool {
-    descriptors::object(fd).is_some_and(|sock| sock.phase() == Phase::Offered)
 }
 
 /// The socket behind a descriptor, if it is a connection in shared memory.
@@ -315,14 +306,14 @@ impl Armed<'_> {
                         arm(from, to, &end);
                         *waiter = Some(Waiter { sock, slot });
                     }
-                } else if may_sleep && is_undecided(&sock) && wants_to_read(from) {
+                } else if may_sleep && sock.is_undecided() && wants_to_read(from) {
                     sleeper::ask_for_readers_once_moved(&sock, slot);
                     *waiter = Some(Waiter { sock, slot });
                 }
             } else if let (Some(set), true) = (set::set(from.fd), may_sleep) {
                 set.observe();
             }
-            if is_offered(from.fd) {
+            if descriptors::object(from.fd).is_some_and(|sock| sock.is_offered()) {
                 // Whatever the program waits for, it comes after this.
                 to.events |= libc::POLLOUT;
             }

@@ -10,7 +10,7 @@ use crate::polling::set::{
 use crate::polling::watch::Watch;
 use crate::process::owner::Held;
 use crate::table::descriptors;
-use crate::table::sock::{Phase, Sock};
+use crate::table::sock::Sock;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use descriptors::Use;
@@ -344,9 +344,9 @@ impl Set {
         let Some(sock) = registration.sock_in_use().filter(|_| ours) else {
             return;
         };
-        if sock.phase() == Phase::Offered {
+        if sock.sock().settle_offer(registration.open_fd()) {
             // The kernel has more to say of what becomes of it.
-            return sock.sock().settle_offer(registration.open_fd());
+            return;
         }
         if let Some(end) = registration.end(&sock) {
             if events & (mask::RDHUP | mask::HUP | mask::ERR) == 0 {

@@ -365,7 +365,7 @@ fn pack_one(fd: i32) -> Option<i32> {
 /// What another program is given in the place of a connection, if it is not the TCP socket: a
 /// bundle, or a socket that says ECONNRESET if it is not known yet to which end the next byte belongs.
 fn stand_in(sock: &Sock, fd: i32) -> Option<i32> {
-    if sock.phase() == Phase::Offered {
+    if sock.is_offered() {
         crate::log!(Warn, "a connection that is being made cannot go to another program");
         return dead_end::dead_end(|_| ());
     }
@@ -411,7 +411,7 @@ pub fn give_all_plain() {
 /// for which that is to be given something else.
 pub fn for_each_that_stays(mut f: impl FnMut(i32)) {
     descriptors::for_each_sock(|fd, sock| {
-        if matches!(sock.phase(), Phase::Smc | Phase::Offered) && stays_open(fd) {
+        if sock.is_beyond_tcp() && stays_open(fd) {
             f(fd);
         }
     });
@@ -449,7 +449,7 @@ pub fn before_exec() {
 fn hand_over(fd: i32, is_borrowed: bool) {
     hand_over::conclude(fd);
     let Some(sock) = sock_behind(fd, is_borrowed) else { return };
-    if matches!(sock.phase(), Phase::Smc | Phase::Offered) {
+    if sock.is_beyond_tcp() {
         if let Some(other) = stand_in(sock, fd) {
             // The child of a `vfork` has numbers of its own.
             if !is_borrowed {
@@ -469,7 +469,7 @@ fn hand_over(fd: i32, is_borrowed: bool) {
 /// A connection that was not decided is used by another program as well, or alone, which
 /// knows it as TCP.
 fn leave_to_others(sock: &Sock) {
-    if matches!(sock.phase(), Phase::Candidate | Phase::Rendezvous) {
+    if sock.is_undecided() {
         sock.stay_plain(Reason::Program(ProgramDid::HandedOver));
     }
 }
@@ -535,9 +535,7 @@ fn sock_behind(fd: i32, table_is_old: bool) -> Option<&'static Sock> {
             [&slot.local_port, &slot.peer_port].map(|port| port.load(Ordering::Relaxed))
                 == ports.map(u32::from)
         }),
-        (None, None) => {
-            sock.phase() == Phase::Offered && sock.cookie.load(Ordering::Relaxed) == cookie
-        }
+        (None, None) => sock.is_offered_as(cookie),
     };
     let mut found = known.filter(|sock| is_it(sock));
     if found.is_none() {

@@ -35,7 +35,7 @@ pub fn before_fork() {
     tracking::track_all();
     children::about_to_fork();
     descriptors::for_each_sock(|fd, sock| {
-        hand_over::settle(sock, fd);
+        sock.settle_offer(fd);
         // A thread in the middle of it finishes first.
         let _rendezvous = sock.agreeing();
         // Afterwards a descriptor of one process may mean nothing to the other.

@@ -31,19 +31,18 @@ pub fn offered(sock: &Use, fd: i32) -> bool {
         later::begin_in_plain_text(sock.sock(), fd);
         return true;
     }
-    let is_offered = sock.is_for_hosts() || sock.rule().is_some();
-    if is_offered {
-        sock.cookie.store(tcp::socket_cookie(fd), Ordering::Relaxed);
-        sock.offer(settle);
+    let may_be_handed_over = sock.is_to_be_offered();
+    if may_be_handed_over {
+        sock.offer(fd, settle);
         epoll::watch_connecting(sock.sock());
         settle(sock.sock(), fd);
     }
-    is_offered
+    may_be_handed_over
 }
 
 /// What came of the option, if that is known by now: then the descriptors stand for another object.
-pub fn settle(sock: &'static Sock, fd: i32) {
-    if sock.phase() != Phase::Offered || loan::is_borrowed_memory() || !sock.enter() {
+pub(super) fn settle(sock: &'static Sock, fd: i32) {
+    if !sock.is_offered() || loan::is_borrowed_memory() || !sock.enter() {
         return;
     }
     if descriptors::leads_to(fd, sock) {
@@ -55,7 +54,7 @@ pub fn settle(sock: &'static Sock, fd: i32) {
 fn settle_in_turn(sock: &'static Sock, fd: i32) {
     // The second thread waits: by N nothing may go.
     let _first = sock.agreeing();
-    if sock.phase() != Phase::Offered || ledger::is_connecting(fd) {
+    if !sock.is_offered() || ledger::is_connecting(fd) {
         return;
     }
     let is_for_gateway = sock.rule().is_some() || tcp_option::is_agreed_with_host(sock, fd);
@@ -79,7 +78,7 @@ pub(super) fn settled(
 ) -> Option<isize> {
     loop {
         settle(sock.sock(), fd);
-        if sock.phase() != Phase::Offered {
+        if !sock.is_offered() {
             return plain();
         }
         let refused = if dont_wait || !file::may_sleep(sock, File::of(sock, fd)) {
@@ -94,23 +93,15 @@ pub(super) fn settled(
     }
 }
 
-/// Settles it, where nothing else is to be done and no thread waits.
-#[inline]
-pub fn look(sock: &Use, fd: i32) {
-    if sock.phase() == Phase::Offered {
-        settle(sock.sock(), fd);
-    }
-}
-
 /// A descriptor is about to go to another program, which knows nothing of the option: settles it, if
 /// the handshake ends soon. Not in borrowed memory.
 pub(super) fn conclude(fd: i32) {
-    let Some(sock) = descriptors::object(fd).filter(|sock| sock.phase() == Phase::Offered) else {
+    let Some(sock) = descriptors::object(fd).filter(|sock| sock.is_offered()) else {
         return;
     };
     let end = sys::deadline(HANDSHAKE_PATIENCE);
     settle(sock.sock(), fd);
-    while sock.phase() == Phase::Offered
+    while sock.is_offered()
         && !loan::is_borrowed_memory()
         && let Some(left) = end.checked_sub(sys::now_ns())
     {
@@ -126,7 +117,7 @@ pub(crate) fn after_fork_in_child() {
     LINE.lock.get().reset();
     protection::after_fork_in_child();
     descriptors::for_each_sock(|fd, sock| {
-        if sock.phase() == Phase::Offered {
+        if sock.is_offered() {
             dead_end::close_off(fd);
             sock.set_phase(Phase::Plain);
         }
@@ -373,7 +364,7 @@ mod tests {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (peer, _) = listener.accept().unwrap();
         let sock = life::register(stream.as_raw_fd(), false, false).unwrap();
-        sock.set_phase(Phase::Offered);
+        sock.offer(stream.as_raw_fd(), settle);
         (stream, peer, sock)
     }
 
@@ -680,11 +671,11 @@ mod tests {
         let (_others, stream) = unfinished();
         let fd = stream.as_raw_fd();
         let sock = life::register(fd, true, false).unwrap();
-        sock.set_phase(Phase::Offered);
+        sock.offer(fd, settle);
         let other = File::from(owned(bundle::stand_in_hidden(fd).unwrap()));
         let error = (&other).read(&mut [0; 8]).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
-        assert!(sock.phase() == Phase::Offered && ledger::is_connecting(fd), "it goes on here");
+        assert!(sock.is_offered() && ledger::is_connecting(fd), "it goes on here");
         drop(life::before_close(fd));
     }
 

@@ -5,7 +5,7 @@ use crate::polling::epoll;
 use crate::process::tcp;
 use crate::rendezvous::{agreement, marker};
 use crate::table::end::End;
-use crate::table::sock::{self, Life, Phase, Sock};
+use crate::table::sock::{self, Life, Sock};
 use crate::table::{account, descriptors};
 use core::sync::atomic::Ordering;
 use sidestep_device::sys;
@@ -60,7 +60,7 @@ fn dissolve(sock: &'static Sock) {
     if name >= 0 {
         sys::close(name);
     }
-    if matches!(sock.phase(), Phase::Candidate | Phase::Rendezvous) && sock.slot().is_some() {
+    if sock.is_undecided() && sock.slot().is_some() {
         crate::log!(Info, "connection ends on TCP before it was decided");
         account::undecided(sock);
     }

@@ -129,7 +129,7 @@ pub fn before_set_option(sock: &Use, level: i32, name: i32, value: i32) -> Optio
         return OptionAnswer::Refused(errno);
     }
     sock.tcp_only.store(true, Ordering::Relaxed);
-    if matches!(sock.phase(), Phase::Candidate | Phase::Rendezvous) {
+    if sock.is_undecided() {
         sock.stay_plain(ProgramDid::OptionUnsupported.into());
     }
     OptionAnswer::Kernel

@@ -115,12 +115,8 @@ pub fn send_by_tcp(sock: &Use, fd: i32, plain: &dyn Fn() -> isize) -> Result<isi
                     return Ok(n);
                 }
             }
-            Phase::Offered => {
-                return hand_over::settled(sock, fd, false, plain).ok_or(Instead::Anew);
-            }
             _ => {
-                controlled::obey(sock, fd);
-                let n = plain().ok_or(Instead::Anew)?;
+                let n = call_on_tcp(sock, fd, false, plain)?;
                 candidate::count_plain(sock, true, n);
                 return Ok(n);
             }
@@ -142,6 +138,23 @@ fn plain_send(sock: &Use, plain: &impl Fn() -> Option<isize>) -> Option<Result<i
         candidate::count_plain(sock, true, n);
     }
     Some(n.ok_or(Instead::Anew))
+}
+
+/// The program's own call on a connection that does not move, as soon as it is known that the gateway does not get it.
+#[inline]
+fn call_on_tcp(
+    sock: &Use,
+    fd: i32,
+    dont_wait: bool,
+    plain: impl Fn() -> Option<isize>,
+) -> Result<isize, Instead> {
+    let n = if sock.is_offered() {
+        hand_over::settled(sock, fd, dont_wait, plain)
+    } else {
+        controlled::obey(sock, fd);
+        plain()
+    };
+    n.ok_or(Instead::Anew)
 }
 
 fn smc_send(end: &End<'_>, buffers: &Buffers<'_, Sent>, flags: i32) -> Option<Answer> {
@@ -254,13 +267,8 @@ pub fn receive_by_tcp(
             }
             Ok(n)
         }
-        Phase::Offered => {
-            let dont_wait = flags & libc::MSG_DONTWAIT != 0;
-            hand_over::settled(sock, fd, dont_wait, plain).ok_or(Instead::Anew)
-        }
         _ => {
-            controlled::obey(sock, fd);
-            let n = plain().ok_or(Instead::Anew)?;
+            let n = call_on_tcp(sock, fd, flags & libc::MSG_DONTWAIT != 0, plain)?;
             if flags & libc::MSG_PEEK == 0 {
                 candidate::count_plain(sock, false, n);
             }

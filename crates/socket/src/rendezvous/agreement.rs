@@ -90,8 +90,7 @@ pub fn look(sock: &'static Sock, fd: i32, moment: Moment) -> bool {
 }
 
 fn look_with(sock: &'static Sock, fd: i32, rendezvous: &mut Rendezvous, moment: Moment) {
-    let undecided = matches!(sock.phase(), Phase::Candidate | Phase::Rendezvous);
-    if !undecided {
+    if !sock.is_undecided() {
         return abandon(rendezvous, sock);
     }
     let is_server = sock.is_server.load(Ordering::Relaxed);

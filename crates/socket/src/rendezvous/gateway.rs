@@ -23,7 +23,7 @@
 //! from their first byte.
 //!
 //! After a `connect` that did not wait, it is not known yet what came of the option, and the socket is
-//! [`Phase::Offered`](crate::table::sock::Phase::Offered). Not a byte may go by N then, because the other host waits for CLC: each call that
+//! [offered](crate::table::offer). Not a byte may go by N then, because the other host waits for CLC: each call that
 //! uses the socket, or waits for it, looks first ([`settle`](crate::program::hand_over::settle)).
 
 use crate::process::options;

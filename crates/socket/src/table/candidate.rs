@@ -71,9 +71,15 @@ impl Sock {
         match self.phase() {
             Phase::Candidate | Phase::Rendezvous => self.stay_plain(reason),
             Phase::Listener => self.withdraw_marker(),
-            // The other host waits for CLC.
-            Phase::Offered | Phase::Fresh | Phase::Plain | Phase::Smc => {}
+            // What comes of an offer is decided elsewhere.
+            _ => {}
         }
+    }
+
+    /// Whether the two ends have not decided yet, and may move to shared memory.
+    #[inline]
+    pub fn is_undecided(&self) -> bool {
+        matches!(self.phase(), Phase::Candidate | Phase::Rendezvous)
     }
 
     /// Gives a connected socket its slot and writes down its addresses. Called

@@ -29,21 +29,10 @@ use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys;
 use sidestep_device::valid::{Renew, Zeroable};
 use sidestep_proto::autosmc::Traffic;
-use sidestep_proto::protection::RULES_MAX;
 use std::sync::OnceLock;
 
 /// Sockets of a process that are tracked at once.
 pub(crate) const SOCKS_MAX: usize = 1 << 17;
-
-/// Words of [`Sock::handed_for`].
-const FOR_NOTHING: u8 = 0;
-const FOR_HOSTS: u8 = 1;
-/// By a rule of TLS, once the program asks for it.
-const FOR_RULES_LATER: u8 = 2;
-/// This and the place of the rule.
-const FOR_RULES: u8 = 3;
-
-const _: () = assert!(RULES_MAX < (u8::MAX - FOR_RULES) as usize);
 
 static POOL: Pool<Sock, SOCKS_MAX> = Pool::new();
 
@@ -55,8 +44,8 @@ pub enum Phase {
     Fresh,
     /// Listening.
     Listener,
-    /// Connecting, with the TCP option for another host; what came of it is not known yet.
-    /// See [`crate::rendezvous::gateway`].
+    /// The gateway may get the connection, and what comes of that is not known yet: a phase of which
+    /// [`offer`](crate::table::offer) alone knows.
     Offered,
     /// Connected (or connecting); nothing was decided.
     Candidate,
@@ -109,11 +98,10 @@ pub struct Sock {
     /// It, or the listener it comes from, was marked for the TCP option of SMC, and what came
     /// of that was not asked yet (see [`crate::rendezvous::tcp_option`]).
     pub(crate) has_tcp_option: AtomicBool,
-    /// What it is handed over to the gateway for: see [`is_for_hosts`](Sock::is_for_hosts),
-    /// [`set_rule`](Sock::set_rule) and [`set_for_rule_later`](Sock::set_for_rule_later); 0 = nothing. A connection that TLS protects is not offered for SMC-R.
+    /// What it is to be handed over to the gateway for, in words of [`offer`](crate::table::offer); 0 = nothing.
     pub(super) handed_for: AtomicU8,
-    /// The kernel's name of the socket while it is [`Phase::Offered`].
-    pub(crate) cookie: AtomicU64,
+    /// The kernel's name of the socket while it is offered.
+    pub(super) offered_cookie: AtomicU64,
     /// This process begins another program, and has let go of the slot.
     pub(super) let_go: AtomicBool,
     /// Another process has passed it on to this one: see [`crate::rendezvous::passed`].
@@ -255,21 +243,6 @@ impl Sock {
         }
     }
 
-    /// It is connecting to another host, which may agree.
-    pub(crate) fn offer(&self, settle: fn(&'static Self, i32)) {
-        let _ = SETTLE.set(settle);
-        self.set_phase(Phase::Offered);
-    }
-
-    /// Looks what became of a socket that is [`Phase::Offered`], where no thread waits for it.
-    pub(crate) fn settle_offer(&'static self, fd: i32) {
-        if self.phase() == Phase::Offered
-            && let Some(settle) = SETTLE.get()
-        {
-            settle(self, fd);
-        }
-    }
-
     /// A descriptor stays open in the program that is about to begin in this process.
     pub(crate) fn set_stays_open(&self) {
         self.naming.stays_open.store(true, Ordering::Relaxed);
@@ -348,45 +321,6 @@ impl Sock {
         self.set_for_hosts(listener.is_for_hosts());
         let port = listener.server_port.load(Ordering::Relaxed);
         self.server_port.store(port, Ordering::Relaxed);
-    }
-
-    /// The mark for the TCP option was also for other hosts, and whether one of them has agreed was not asked yet.
-    pub(crate) fn is_for_hosts(&self) -> bool {
-        self.handed_for.load(Ordering::Relaxed) == FOR_HOSTS
-    }
-
-    /// Says so, or that nothing is asked.
-    pub(crate) fn set_for_hosts(&self, is_for_hosts: bool) {
-        let what = if is_for_hosts { FOR_HOSTS } else { FOR_NOTHING };
-        self.handed_for.store(what, Ordering::Relaxed);
-    }
-
-    /// Whether that was to be asked; from now on it is not.
-    pub(crate) fn take_for_hosts(&self) -> bool {
-        let (now, relaxed) = (FOR_NOTHING, Ordering::Relaxed);
-        self.handed_for.compare_exchange(FOR_HOSTS, now, relaxed, relaxed).is_ok()
-    }
-
-    /// The place of the rule of TLS that has it, among those of the process.
-    pub(crate) fn rule(&self) -> Option<usize> {
-        self.handed_for.load(Ordering::Relaxed).checked_sub(FOR_RULES).map(usize::from)
-    }
-
-    /// A rule has it, or none.
-    pub(crate) fn set_rule(&self, at: Option<usize>) {
-        let what = at.map_or(FOR_NOTHING, |at| at as u8 + FOR_RULES);
-        self.handed_for.store(what, Ordering::Relaxed);
-    }
-
-    /// A rule of TLS has it, and TLS has not begun, as far as this process knows.
-    #[inline]
-    pub(crate) fn is_for_rule_later(&self) -> bool {
-        self.handed_for.load(Ordering::Relaxed) == FOR_RULES_LATER
-    }
-
-    /// Says so.
-    pub(crate) fn set_for_rule_later(&self) {
-        self.handed_for.store(FOR_RULES_LATER, Ordering::Relaxed);
     }
 
     /// A listener: it has its marker (see [`mark`](crate::rendezvous::listeners::mark)).
@@ -494,9 +428,6 @@ pub(crate) struct Life {
 }
 
 pub(super) static LIFE: OnceLock<&'static Life> = OnceLock::new();
-
-/// How a socket that is [`Phase::Offered`] finds out what became of that: said by the room that offers it.
-static SETTLE: OnceLock<fn(&'static Sock, i32)> = OnceLock::new();
 
 /// An object of which only the caller knows. In the end `life` gives it [back](give).
 pub(crate) fn take(

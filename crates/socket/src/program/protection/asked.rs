@@ -5,11 +5,10 @@
 //! bytes.
 
 use crate::process::options;
-use crate::program::hand_over;
 use crate::program::protection::later;
 use crate::rendezvous::gateway::{self, PATIENCE};
 use crate::table::descriptors::{self, Use};
-use crate::table::sock::{Phase, Sock};
+use crate::table::sock::Sock;
 use sidestep_device::rights;
 use sidestep_device::sys::{self, Errno};
 use sidestep_wire::hand_over::{EMITTED_LEN_MAX, Message};
@@ -30,7 +29,7 @@ pub const fn is_asked(level: i32, name: i32) -> bool {
 #[must_use]
 pub fn status(fd: i32) -> Option<Result<ProtectionStatus, Errno>> {
     if let Some(sock) = descriptors::object(fd) {
-        hand_over::look(&sock, fd);
+        sock.sock().settle_offer(fd);
     }
     // It may be another one now.
     match descriptors::object(fd) {
@@ -58,7 +57,7 @@ pub(super) fn of_object(sock: &Use, fd: i32) -> Result<ProtectionStatus, Errno> 
         return Err(Errno(libc::ENOTCONN));
     }
     let Some(at) = sock.rule() else { return Ok(without_tls(Some(sock), fd)) };
-    if sock.phase() != Phase::Offered {
+    if !sock.is_offered() {
         return Err(Errno(libc::ENOTCONN));
     }
     let rule = options::current().protection.get(at).map(|scope| scope.name);

@@ -25,7 +25,7 @@
 //! | this one, if there is no gateway | ECONNREFUSED, and ECONNRESET from then on |
 
 use crate::polling::epoll;
-use crate::process::{loan, tcp};
+use crate::process::loan;
 use crate::program::protection::asked;
 use crate::program::protection::later::{LATER, begin_in_plain_text, has_begun_elsewhere, rule};
 use crate::program::{hand_over, life};
@@ -62,7 +62,7 @@ fn lose(sock: &'static Sock, fd: i32) {
 #[must_use]
 pub fn start(fd: i32, word: Result<i32, Errno>) -> Option<Result<(), Errno>> {
     match descriptors::sock(fd) {
-        Some(sock) => hand_over::look(&sock, fd),
+        Some(sock) => _ = sock.sock().settle_offer(fd),
         // One that another program has given to this one.
         None => _ = life::register_unseen(fd)?,
     }
@@ -76,7 +76,7 @@ pub fn start(fd: i32, word: Result<i32, Errno>) -> Option<Result<(), Errno>> {
 }
 
 fn begin(sock: &Use, fd: i32) -> Result<(), Errno> {
-    if sock.session().is_some() || sock.phase() == Phase::Offered {
+    if sock.session().is_some() || sock.is_offered() {
         let state = asked::of_object(sock, fd)?.state;
         let is_protected = !matches!(state, State::Unprotected | State::NotBegun);
         return Err(Errno(if is_protected { libc::EALREADY } else { libc::EPERM }));
@@ -134,8 +134,7 @@ fn shut_others_out(sock: &Use, fd: i32, at: usize) -> Result<(), Errno> {
     let slot = sock.slot().ok_or(Errno(libc::ENOBUFS))?;
     // Who settles it meanwhile waits.
     let _agreeing = sock.agreeing();
-    sock.cookie.store(tcp::socket_cookie(fd), Ordering::Relaxed);
-    sock.offer(hand_over::settle);
+    sock.offer(fd, hand_over::settle);
     // SeqCst: a call says that it is under way before it looks at the phase, which was changed before this.
     if sock.calls_under_way() > 0 {
         sock.set_phase(Phase::Plain);
@@ -221,7 +220,7 @@ mod tests {
         still_talks(&mut stream, &mut peer);
         drop(call);
         assert_eq!(shut_others_out(&sock, fd, 0), Ok(()));
-        assert!(sock.phase() == Phase::Offered && sock.rule() == Some(0));
+        assert!(sock.is_offered() && sock.rule() == Some(0));
         drop(sock);
         close(stream);
     }
