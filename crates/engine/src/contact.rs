@@ -309,9 +309,10 @@ impl<D: Device> Host<D> {
         let fitting = near()
             .filter(|(_, group)| self.fits(group, proposal))
             .min_by_key(|(_, group)| !group.engine.has_room_for_peer_rmb());
-        let Request { caller, terms, .. } = &proposal.request;
+        let Request { caller, terms, stays, .. } = &proposal.request;
         let is_under_way = |group: &Group| {
             group.first.is_some()
+                && group.stays == *stays
                 && group.proposer.is_some()
                 && group.founder.remote == caller.remote
                 && group.engine.version() == terms.wording.version()
@@ -380,11 +381,12 @@ impl<D: Device> Host<D> {
     /// Whether the connection of a Proposal can be one of this group.
     fn fits(&self, group: &Group, Proposal { proposer, request, .. }: &Proposal) -> bool {
         let Proposer { peer_id, gid, mac } = *proposer;
-        let Request { caller, terms, .. } = request;
+        let Request { caller, terms, stays, .. } = request;
         let is_eligible = |link: &Link| {
             link.state() == LinkState::Active && terms.adapters.contains(&link.adapter().id)
         };
         group.engine.version() == terms.wording.version()
+            && group.stays == *stays
             && !group.is_doubted
             && group.leads_to(caller.remote)
             && group.is_known_at(caller.local)
@@ -477,7 +479,7 @@ impl<D: Device> Host<D> {
         token: AlertToken,
         make: impl FnOnce(RmbId) -> Result<LinkGroup, Diagnosis>,
         (role, peer): (Role, Option<PeerEnd>),
-        Request { caller, terms, sizes }: Request,
+        Request { caller, terms, sizes, stays }: Request,
         now: Duration,
     ) -> Result<&mut Group, Diagnosis> {
         self.make_room(role, &caller, now)?;
@@ -490,6 +492,7 @@ impl<D: Device> Host<D> {
         let (uid, user) = (caller.uid, Some(token));
         group.rmbs.insert(rmb, Rmb { memory: Arc::clone(&memory), size: sizes.rmbe, uid, user });
         group.first = Some(token);
+        group.stays = stays;
         let known = self.ports.keys().copied();
         group.strangers = known.filter(|id| !terms.adapters.contains(id)).collect();
         let outgoing = group.take_send_buffer(sizes.send_buffer.bytes());
@@ -515,7 +518,7 @@ impl<D: Device> Host<D> {
         &mut self,
         token: AlertToken,
         (group, role, named, peer): (u32, Role, LinkUserId, Option<PeerEnd>),
-        Request { caller, terms, sizes }: Request,
+        Request { caller, terms, sizes, .. }: Request,
         now: Duration,
     ) -> Result<(), Diagnosis> {
         let rmb = self.rmb_for(group, caller.uid, sizes.rmbe, now)?;

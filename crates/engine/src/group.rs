@@ -51,6 +51,8 @@ pub(crate) struct Group {
     pub(crate) deadline: Option<Duration>,
     /// The engine was told something since.
     pub(crate) has_changed: bool,
+    /// Its connections [stay](crate::Request::stays) in this process.
+    pub(crate) stays: bool,
     /// Its connections send nothing: it is about to leave.
     pub(crate) is_frozen: bool,
     is_restless: bool,
@@ -73,6 +75,7 @@ impl Group {
             strangers: Vec::new(),
             deadline: None,
             has_changed: false,
+            stays: false,
             is_frozen: false,
             is_restless: false,
             is_loaded: false,

@@ -44,6 +44,9 @@ pub struct Request {
     pub terms: Terms,
     /// With buffers of these lengths.
     pub sizes: Sizes,
+    /// It ends with this process, so it has no place in a link group that may [leave](crate::Host::emigrate): what a server
+    /// takes it in has such connections alone. A client's is where its server has put it.
+    pub stays: bool,
 }
 
 /// A client's Proposal, and what we call its connection.

@@ -28,6 +28,8 @@ struct Pair {
     /// Of the next connections.
     sizes: [Sizes; 2],
     uids: [u32; 2],
+    /// Whether they do, at each host.
+    stay: [bool; 2],
     vlan: u16,
     /// By which hosts go that no group knows.
     own_ids: [PeerId; 2],
@@ -75,7 +77,7 @@ fn request(host: usize, sizes: Sizes) -> Request {
 
 fn request_of(uid: u32, host: usize, sizes: Sizes) -> Request {
     let caller = Caller::new(uid, address(host), address(1 - host));
-    Request { caller, terms: terms(host), sizes }
+    Request { caller, terms: terms(host), sizes, stays: false }
 }
 
 fn random(seed: u64) -> StdRng {
@@ -95,6 +97,7 @@ impl Pair {
             now: Duration::from_secs(1),
             sizes: [SIZES; 2],
             uids: [USER; 2],
+            stay: [false; 2],
             vlan: 0,
             own_ids: [SERVER, CLIENT].map(peer_id),
             accepted: AlertToken(0),
@@ -125,7 +128,8 @@ impl Pair {
     /// What a program of this host asks for, under this identity of the host.
     fn request(&self, host: usize, own_id: PeerId) -> Request {
         let request = request_of(self.uids[host], host, self.sizes[host]);
-        Request { terms: Terms { own_id, vlan: self.vlan, ..request.terms }, ..request }
+        let terms = Terms { own_id, vlan: self.vlan, ..request.terms };
+        Request { terms, stays: self.stay[host], ..request }
     }
 
     /// Lets so many seconds pass.
@@ -366,6 +370,22 @@ impl Host<soft::Adapter> {
     }
 }
 
+/// One that does would keep the others of its group from leaving.
+#[test]
+fn connections_that_stay_have_groups_of_their_own() {
+    let mut pair = Pair::new();
+    let mut groups = Vec::new();
+    for stay in [[true; 2], [false; 2], [true; 2], [false; 2], [false, true]] {
+        pair.stay = stay;
+        let tokens = pair.connect();
+        groups.push([SERVER, CLIENT].map(|at| pair.hosts[at].streams[&tokens[at]].group));
+    }
+    let [staying, leaving] = [groups[0], groups[1]];
+    assert_ne!(staying[SERVER], leaving[SERVER]);
+    assert_ne!(staying[CLIENT], leaving[CLIENT]);
+    assert_eq!(groups[2..], [staying, leaving, leaving], "the server says which");
+}
+
 /// A peer may say with each connection that it is another one.
 #[test]
 fn for_one_group_too_many_the_one_that_was_idle_longest_ends() {
@@ -382,7 +402,7 @@ fn for_one_group_too_many_the_one_that_was_idle_longest_ends() {
         let peer_id = PeerId((0x0100_0000_0000_0000 + nth as u64).to_be_bytes());
         let remote = Ipv4Addr::from_bits(0x0B00_0000 + nth as u32).into();
         let caller = Caller::new(USER, address(SERVER), remote);
-        let request = Request { caller, terms: terms(SERVER), sizes: SIZES };
+        let request = Request { caller, terms: terms(SERVER), sizes: SIZES, stays: false };
         host.accept(Proposer { peer_id, gid, mac }, request, now).map(|_| ())
     };
     for nth in 1..GROUPS_MAX {

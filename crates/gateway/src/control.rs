@@ -23,7 +23,8 @@ use rustix::net::{
 use rustix::process::geteuid;
 use sidestep_wire::RmbeSize;
 use sidestep_wire::hand_over::{
-    EMITTED_LEN_MAX, Greeting, HandOver, Message, ResolvedName, gateway_name, replaced_name,
+    EMITTED_LEN_MAX, Greeting, HandOver, Message, Protect, ResolvedName, gateway_name,
+    replaced_name,
 };
 use sidestep_wire::host_control::Side;
 use sidestep_wire::rule_name::RuleName;
@@ -67,6 +68,8 @@ pub(crate) struct Offer {
     /// Where H comes from.
     pub(crate) port: u16,
     pub(crate) rmbe: RmbeSize,
+    /// The two hosts have agreed on SMC by the TCP option, so CLC is first, the library says.
+    pub(crate) is_agreed: bool,
     /// By which TLS is to protect it, the library says.
     pub(crate) rule: Option<RuleName>,
     /// What the program has asked for to find the peer, the library says.
@@ -177,7 +180,7 @@ impl ControlSocket {
         }
         admit_rights(&*socket);
         let greets = |port| {
-            let greeting = Message::Greeting(Greeting { port, user: uid });
+            let greeting = Message::Greeting(Greeting { port, takes_agreed: true, user: uid });
             say(socket.as_fd(), greeting, &[lessons]).is_ok()
         };
         if self.port.is_none_or(greets) {
@@ -310,9 +313,9 @@ fn receive(line: &Line) -> Result<Request, Heard> {
     let nonsense = |what: String| Heard::Nonsense(what);
     // What it tells, or makes, is of all users.
     let is_operator = line.uid == 0 || line.uid == geteuid().as_raw();
-    let (hand_over, rule, resolved) = match Message::parse(&bytes[..len]) {
-        Ok(Message::HandOver(hand_over)) => (hand_over, None, None),
-        Ok(Message::Protect(it)) => (it.hand_over, Some(it.rule), it.resolved.map(Box::new)),
+    let (hand_over, protect) = match Message::parse(&bytes[..len]) {
+        Ok(Message::HandOver(hand_over)) => (hand_over, None),
+        Ok(Message::Protect(protect)) => (protect.hand_over, Some(protect)),
         Ok(Message::ProtectionRequest(port)) => {
             let user = (!is_operator).then_some(line.uid);
             return Ok(Request::Protection { port, user });
@@ -327,7 +330,12 @@ fn receive(line: &Line) -> Result<Request, Heard> {
         return Err(nonsense("not one descriptor beside it".to_owned()));
     };
     let offer = Offer::new(hand_over, descriptor).map_err(|error| nonsense(error.to_string()))?;
-    Ok(Request::Carry(Offer { rule, resolved, ..offer }))
+    Ok(Request::Carry(match protect {
+        None => offer,
+        Some(Protect { is_agreed, rule, resolved, .. }) => {
+            Offer { is_agreed, rule: Some(rule), resolved: resolved.map(Box::new), ..offer }
+        }
+    }))
 }
 
 impl Offer {
@@ -336,7 +344,8 @@ impl Offer {
         let HandOver { side, port, rmbe } = hand_over;
         let uid = descriptor.uid();
         let connection = connection(descriptor)?;
-        Ok(Self { side, port, rmbe, rule: None, resolved: None, connection, uid })
+        let (is_agreed, rule, resolved) = (true, None, None);
+        Ok(Self { side, port, rmbe, is_agreed, rule, resolved, connection, uid })
     }
 
     /// What the kernel says of N. It waits for the lock of the socket, which its program may have.

@@ -682,8 +682,7 @@ impl Gateway {
     ) {
         self.last_session += 1;
         let (number, uid) = (self.last_session, offer.uid);
-        let is_under_way = |(_, it): &(u64, &Session)| it.uid() == uid && it.is_shaking_hands();
-        let under_way = self.present().filter(is_under_way).count();
+        let under_way = self.handshakes_of(uid);
         let session = Session::begin_protected(number, (offer, ends), h, &setup, now);
         if under_way >= HANDSHAKES_OF_USER_MAX
             || self.share(uid).room_for(&session, self.sessions.len()) != Room::Enough
@@ -693,6 +692,12 @@ impl Gateway {
         if self.admit(number, session) {
             self.protection.handshakes.start(number, setup, peer);
         }
+    }
+
+    /// Connections of a user on which TLS has not begun.
+    fn handshakes_of(&self, uid: u32) -> usize {
+        let is_under_way = |(_, it): &(u64, &Session)| it.uid() == uid && it.is_shaking_hands();
+        self.present().filter(is_under_way).count()
     }
 
     /// The session of the other end of the connection whose ends these are, if it has one and may be joined.
@@ -723,12 +728,20 @@ impl Gateway {
         self.tell(number, Word::Program, now);
     }
 
-    fn begin_rendezvous(&mut self, (offer, ends): (Offer, Ends), h: TcpStream, now: Duration) {
+    /// CLC is first, and then TLS if that is to protect the connection.
+    fn begin_rendezvous(
+        &mut self,
+        (offer, ends): (Offer, Ends),
+        h: TcpStream,
+        protection: Option<(Setup, Peer)>,
+        now: Duration,
+    ) {
         self.last_session += 1;
         let (number, uid) = (self.last_session, offer.uid);
         let Some(route) = self.route(&ends) else { return };
         let interface = route.interface;
         let is_protected = self.is_protected(&ends);
+        let (has_rule, under_way) = (protection.is_some(), self.handshakes_of(uid));
         let exchange = match offer.side {
             Side::Client => {
                 let local = self.local_towards(route.remote);
@@ -739,21 +752,20 @@ impl Gateway {
             }
             Side::Server => Exchange::server(Arc::clone(&self.local), route, now),
         };
-        let mut session = Session::begin(number, (offer, ends), h, exchange, interface);
+        let of = (exchange, interface);
+        let mut session = Session::begin(number, (offer, ends), h, of, protection);
         if is_protected {
             session.decline(Diagnosis::IPSEC, now);
         } else if self.drain.is_some() {
             session.decline(Diagnosis::CNFERR, now);
         }
         match self.share(uid).room_for(&session, self.sessions.len()) {
-            Room::Enough => {}
-            Room::ToDecline => {
+            Room::Enough if !has_rule || under_way < HANDSHAKES_OF_USER_MAX => {}
+            Room::ToDecline if !has_rule => {
                 log::warn!("connection {number}: user {uid} has too many");
                 session.decline(Diagnosis::MEM, now);
             }
-            Room::None => {
-                return log::warn!("a connection of user {uid} is reset: there are too many");
-            }
+            _ => return log::warn!("a connection of user {uid} is reset: there are too many"),
         }
         self.admit(number, session);
     }

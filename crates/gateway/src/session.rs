@@ -21,13 +21,14 @@
 //! | H is full, or SMC-R is | the other side is not read |
 //! | bytes have arrived by SMC-R | H's ring has room for as many |
 //! | an urgent byte | an urgent byte, also where the bytes stay on TCP |
-//! | a rule of TLS has it | it is [protected], or [joined] with its other end |
+//! | a rule of TLS has it | it is [protected], by SMC-R or by TCP as CLC says, or [joined] with its other end |
 //! | the IP filter denies N since its rules have changed | both are reset |
 //!
 //! N is shared with the program: its flags are not touched, so each call says that it does not wait.
 //! While the bytes go by SMC-R nothing may come on it, but its end tells that the peer is gone.
 
 mod at_rest;
+mod carrier;
 mod joined;
 mod protected;
 mod turn;
@@ -47,7 +48,7 @@ use sidestep_proto::autosmc::{self, Traffic};
 use sidestep_proto::paths::Carried;
 use sidestep_proto::rendezvous::hosts::{Event, Exchange, Fallback, Outcome};
 use sidestep_rdma::memory::Stretch;
-use sidestep_tls::Setup;
+use sidestep_tls::{Peer, Setup};
 use sidestep_wire::host_control::Side;
 use sidestep_wire::lessons::Cause;
 use sidestep_wire::protection_status::ProtectionStatus;
@@ -65,6 +66,7 @@ use crate::nic::Nic;
 use crate::output;
 use crate::protection::Protection;
 use crate::status::{self, Mode};
+use carrier::{BySmcR, ByTcp};
 use joined::Joined;
 use protected::Protected;
 use turn::{Apart, Cut, Ready, pass_on};
@@ -129,12 +131,24 @@ struct Rendezvous {
     is_unwanted: bool,
     /// What it has come to, to be heeded.
     event: Option<Event>,
+    /// TLS is to protect it, whatever that is.
+    upcoming: Option<Box<Upcoming>>,
+}
+
+/// TLS that begins when it is known what carries it.
+#[derive(Debug)]
+pub(crate) struct Upcoming {
+    protected: Protected,
+    setup: Setup,
+    peer: Peer,
 }
 
 /// Bytes go by SMC-R.
 #[derive(Debug)]
 struct Moved {
     token: AlertToken,
+    /// They are records of TLS. `None`: they are the program's.
+    protected: Option<Box<Protected>>,
     /// When.
     begun: Duration,
     /// What may be done with the host's connection.
@@ -176,21 +190,25 @@ struct Leave {
 }
 
 impl Session {
-    /// One whose N has these ends, at this interface.
+    /// One whose N has these ends, at this interface, and that TLS protects by this setup, if there is one.
     pub(crate) fn begin(
         number: u64,
         (offer, ends): (Offer, Ends),
         h: TcpStream,
-        exchange: Exchange,
-        interface: u32,
+        (exchange, interface): (Exchange, u32),
+        protection: Option<(Setup, Peer)>,
     ) -> Self {
         let Offer { side, port, rmbe, connection, .. } = offer;
+        let upcoming = protection.map(|(setup, peer)| {
+            Box::new(Upcoming { protected: Protected::new(ends, &setup), setup, peer })
+        });
         let rendezvous = Rendezvous {
             exchange,
             unsent: Kept::default(),
             is_settled: false,
             is_unwanted: false,
             event: None,
+            upcoming,
         };
         Self {
             number,
@@ -266,9 +284,8 @@ impl Session {
             Stage::Joined(_) => (Mode::WithinHost, None),
         };
         let protection = match &self.stage {
-            Stage::Protected(protected) => Some(protected.status()),
             Stage::Joined(joined) => Some(joined.status()),
-            _ => None,
+            _ => self.protected().map(Protected::status),
         };
         status::Connection {
             user: self.uid(),
@@ -285,8 +302,8 @@ impl Session {
         }
     }
 
-    /// What another gateway needs to go on with it, beside H and N. `None`: its bytes do not go by SMC-R, or it is about
-    /// to end.
+    /// What another gateway needs to go on with it, beside H and N. `None`: its bytes do not go by SMC-R, TLS protects them, or
+    /// it is about to end.
     pub(crate) fn at_rest(&self, now: Duration) -> Option<SessionAtRest> {
         let Stage::Moved(moved) = &self.stage else { return None };
         let leave = moved.leave.map(|leave| LeaveAtRest {
@@ -295,7 +312,8 @@ impl Session {
             was_heard: leave.was_heard,
         });
         let has_to_talk = self.talks_to().is_some();
-        (!self.is_denied && !has_to_talk).then_some(SessionAtRest {
+        let may_leave = !self.is_denied && !has_to_talk && moved.protected.is_none();
+        may_leave.then_some(SessionAtRest {
             token: moved.token,
             uid: self.uid(),
             is_client: self.is_client,
@@ -307,6 +325,11 @@ impl Session {
             is_told: moved.is_told,
             leave,
         })
+    }
+
+    /// Whether it ends with this process, though its bytes go by SMC-R.
+    pub(crate) fn stays(&self) -> bool {
+        matches!(&self.stage, Stage::Moved(moved) if moved.protected.is_some())
     }
 
     /// The host's connection leaves, and what was under way goes with it: the program may write over its bytes.
@@ -371,7 +394,7 @@ impl Session {
             Word::Network => self.n_is = Ready::ALL,
             Word::Host(event) => self.handle_event(event, now),
             Word::Handshake(done) => {
-                let Stage::Protected(protected) = &mut self.stage else { return };
+                let Some(protected) = self.protected_mut() else { return };
                 let mut reports = Vec::new();
                 protected.handle_handshake(done, &mut reports);
                 reports.into_iter().for_each(|report| protection.heed(self.number, report));
@@ -388,7 +411,11 @@ impl Session {
     pub(crate) fn poll_timeout(&self) -> Option<Duration> {
         match &self.stage {
             Stage::Rendezvous(rendezvous) => rendezvous.exchange.poll_timeout(),
-            Stage::Moved(moved) => moved.leave.map(|leave| leave.until),
+            Stage::Moved(moved) => {
+                let of_protection = moved.protected.as_ref().and_then(|it| it.poll_timeout());
+                let of_leave = moved.leave.map(|leave| leave.until);
+                [of_leave, of_protection].into_iter().flatten().min()
+            }
             Stage::Relayed(_) | Stage::Joined(_) => None,
             Stage::Protected(protected) => protected.poll_timeout(),
         }
@@ -450,7 +477,7 @@ impl Session {
             _ if self.is_denied => Fate::HasMore,
             Stage::Rendezvous(rendezvous) => {
                 if !mem::replace(&mut rendezvous.is_settled, true) {
-                    rendezvous.settle(*number, n, self.interface, now);
+                    rendezvous.settle(*number, n, self.interface, &mut apart);
                 }
                 rendezvous.talk(n, n_is, &mut apart)
             }
@@ -462,7 +489,8 @@ impl Session {
             }
             Stage::Relayed(relayed) => relayed.talk((h, h_is), (n, n_is), apart.chunk),
             Stage::Protected(protected) => {
-                protected.advance(*number, (h, h_is), (n, n_is), &mut apart)
+                protected.settle(n, apart.reports);
+                protected.advance(*number, (h, h_is), &mut ByTcp { n, is: n_is }, &mut apart)
             }
             Stage::Joined(_) => Fate::HasMore,
         };
@@ -509,12 +537,13 @@ impl Session {
             // If it fails, the program sees a reset, and the peer.
             let _ = sockopt::set_socket_linger(&self.h, None);
         }
-        let is_moved = matches!(self.stage, Stage::Moved(_));
+        let may_be_in_order = matches!(self.stage, Stage::Moved(_) | Stage::Protected(_));
         self.n.close_after(move |n| match end {
             // The program has N as well, and closing ours would say nothing.
             End::ResetBoth => drop(net::connect_unspec(n)),
             // By RDMA the peer is told how it ends, and Linux as a peer lets go of what it knows of a connection whose N is reset.
-            End::Reset if !is_moved => {}
+            // By TLS it is told by an alert, which it is to read.
+            End::Reset if !may_be_in_order => {}
             End::InOrder | End::Reset => drop(sockopt::set_socket_linger(n, None)),
         });
         match self.stage {
@@ -581,7 +610,10 @@ impl Session {
     fn request(&self, terms: Terms) -> Result<Request, Diagnosis> {
         let (local, remote) = self.ends.both().ok_or(Diagnosis::INTERR)?;
         let caller = Caller::new(self.uid(), local.ip(), remote.ip());
-        Ok(Request { caller, terms, sizes: self.sizes })
+        let Stage::Rendezvous(rendezvous) = &self.stage else { return Err(Diagnosis::INTERR) };
+        // What TLS knows of a connection another process cannot go on with.
+        let stays = rendezvous.upcoming.is_some();
+        Ok(Request { caller, terms, sizes: self.sizes, stays })
     }
 
     /// What the host says to a connection that it was asked for.
@@ -607,7 +639,9 @@ impl Session {
                 let contact = if first_contact { "first" } else { "further" };
                 log::info!("connection {number}: SMC-R, {version:?}, {contact} contact");
                 world.totals.smc_r_connections += 1;
-                self.stage = Stage::Moved(Box::new(Moved::new(token, world.now)));
+                let mut moved = Moved::new(token, world.now);
+                moved.protected = self.begin_tls(world);
+                self.stage = Stage::Moved(Box::new(moved));
                 self.n_is = Ready::ALL;
                 Fate::HasMore
             }
@@ -618,7 +652,7 @@ impl Session {
                     Fallback::Peers(decline) if decline.out_of_sync => self.leave_group(world),
                     _ => self.abandon(world),
                 }
-                self.stay_tcp(fallback);
+                self.stay_tcp(fallback, world);
                 Fate::HasMore
             }
             (Outcome::Broken(failure), _) => {
@@ -680,15 +714,32 @@ impl Session {
         }
     }
 
-    fn stay_tcp(&mut self, fallback: Fallback) {
-        let (is_settled, ways) = (false, Ways::default());
-        let relayed = Relayed { is_settled, ways, exchange: None, fallback };
-        let before = mem::replace(&mut self.stage, Stage::Relayed(Box::new(relayed)));
-        if let (Stage::Relayed(relayed), Stage::Rendezvous(rendezvous)) = (&mut self.stage, before)
-        {
-            relayed.exchange = Some(rendezvous.exchange);
+    fn stay_tcp(&mut self, fallback: Fallback, world: &mut World<'_>) {
+        let after = match self.begin_tls(world) {
+            Some(protected) => Stage::Protected(protected),
+            None => {
+                let (is_settled, ways) = (false, Ways::default());
+                Stage::Relayed(Box::new(Relayed { is_settled, ways, exchange: None, fallback }))
+            }
+        };
+        let before = mem::replace(&mut self.stage, after);
+        match (&mut self.stage, before) {
+            (Stage::Protected(protected), Stage::Rendezvous(it)) => protected.expect(it.exchange),
+            (Stage::Relayed(relayed), Stage::Rendezvous(it)) => {
+                relayed.exchange = Some(it.exchange)
+            }
+            _ => {}
         }
         self.n_is = Ready::ALL;
+    }
+
+    /// Begins TLS, if that is to protect it: what carries it is known.
+    fn begin_tls(&mut self, world: &mut World<'_>) -> Option<Box<Protected>> {
+        let Stage::Rendezvous(rendezvous) = &mut self.stage else { return None };
+        let Upcoming { mut protected, setup, peer } = *rendezvous.upcoming.take()?;
+        protected.begin(world.now);
+        world.protection.handshakes.start(self.number, setup, peer);
+        Some(Box::new(protected))
     }
 
     fn abandon(&mut self, world: &mut World<'_>) {
@@ -730,17 +781,24 @@ fn has_passed(fallback: &Fallback) -> bool {
 
 impl Rendezvous {
     /// Before the first byte.
-    fn settle(&mut self, number: u64, n: &TcpStream, interface: u32, now: Duration) {
+    fn settle(&mut self, number: u64, n: &TcpStream, interface: u32, apart: &mut Apart<'_>) {
         // If this process dies, the kernel resets N: an end would be a lie, and a peer by SMC-R would wait for more.
         let _ = sockopt::set_socket_linger(n, Some(Duration::ZERO));
+        // CLC passes a filter that wants TLS, because TLS follows.
+        if let Some(upcoming) = &mut self.upcoming {
+            upcoming.protected.settle(n, apart.reports);
+        }
         if !self.is_unwanted && is_denied(n, interface) {
             log::info!("connection {number} stays TCP: the IP filter denies it");
-            self.exchange.decline(Diagnosis::CNFERR, now);
+            self.exchange.decline(Diagnosis::CNFERR, apart.now);
         }
     }
 
     /// Exchanges CLC with the peer, until that has come to something.
     fn talk(&mut self, n: &TcpStream, n_is: &mut Ready, apart: &mut Apart<'_>) -> Fate {
+        if self.upcoming.as_ref().is_some_and(|upcoming| upcoming.protected.has_failed()) {
+            return Fate::Over(End::Reset);
+        }
         loop {
             if self.exchange.poll_timeout().is_some_and(|due| due <= apart.now) {
                 self.exchange.handle_timeout(apart.now);
@@ -812,6 +870,7 @@ impl Moved {
     fn new(token: AlertToken, now: Duration) -> Self {
         Self {
             token,
+            protected: None,
             begun: now,
             host_is: Ready::ALL,
             ring: Ring::default(),
@@ -822,6 +881,44 @@ impl Moved {
             leave: None,
             to_keep_alive: true,
         }
+    }
+
+    /// Both ways, the program's bytes as they are.
+    fn carry_bytes(&mut self, h: &TcpStream, h_is: &mut Ready, world: &mut World<'_>) -> Fate {
+        let outward = self.carry_out(h, h_is, world);
+        // Even if the way out is cut, the program is to have what has come.
+        let inward = self.carry_in(h, h_is, world);
+        let (Ok(more_outward), Ok(more_inward)) = (outward, inward) else {
+            return Fate::Over(End::Reset);
+        };
+        match (self.has_ended && self.is_told, more_outward || more_inward) {
+            (true, _) => Fate::Over(End::InOrder),
+            (false, true) => Fate::HasMore,
+            (false, false) => Fate::Waits,
+        }
+    }
+
+    /// The same as records of TLS.
+    fn carry_records(
+        &mut self,
+        number: u64,
+        h: &TcpStream,
+        h_is: &mut Ready,
+        world: &mut World<'_>,
+    ) -> Fate {
+        let Some(protected) = &mut self.protected else { return Fate::HasMore };
+        let mut reports = Vec::new();
+        let World { host, protection, chunk, now, .. } = world;
+        let (token, is, now) = (self.token, &mut self.host_is, *now);
+        let mut carrier = BySmcR { host, token, is, has_heard: false, now };
+        let mut apart = Apart { chunk, reports: &mut reports, now };
+        let fate = protected.advance(number, (h, h_is), &mut carrier, &mut apart);
+        if let Some(leave) = &mut self.leave {
+            leave.was_heard |= carrier.has_heard;
+        }
+        self.peer_has_ended = protected.carrier_has_ended();
+        reports.into_iter().for_each(|report| protection.heed(number, report));
+        fate
     }
 
     /// From the program to its peer. True: there is more.
@@ -1023,11 +1120,6 @@ impl Moved {
         self.leave = None;
         Ok(())
     }
-
-    /// Both have ended, and each knows of the other.
-    const fn is_over(&self) -> bool {
-        self.has_ended && self.is_told
-    }
 }
 
 /// Whether the IP filter of the host denies N. One that cannot be asked has ended.
@@ -1045,26 +1137,34 @@ fn what_has_happened(n: &TcpStream) -> PollFlags {
 
 impl Session {
     fn carry(&mut self, world: &mut World<'_>) -> Fate {
-        let Self { n, h, n_is, h_is, .. } = self;
+        let Self { number, n, h, n_is, h_is, .. } = self;
         let Stage::Moved(moved) = &mut self.stage else { return Fate::HasMore };
-        let outward = moved.carry_out(h, h_is, world);
-        // Even if the way out is cut, the program is to have what has come.
-        let inward = moved.carry_in(h, h_is, world);
+        let carried = match moved.protected {
+            Some(_) => moved.carry_records(*number, h, h_is, world),
+            None => moved.carry_bytes(h, h_is, world),
+        };
         let watched = moved
             .look_at_n(n, n_is, world.now)
             .and_then(|()| moved.lose_patience(world))
-            .inspect_err(|Cut| log::warn!("connection {}: the peer has left", self.number));
-        let (Ok(more_outward), Ok(more_inward), Ok(())) = (outward, inward, watched) else {
-            return Fate::Over(End::Reset);
-        };
-        if moved.is_over() {
-            let (token, begun) = (moved.token, moved.begun);
-            self.token = None;
-            self.measure(token, begun, world);
-            world.host.close(token, world.now);
-            return Fate::Over(End::InOrder);
+            .inspect_err(|Cut| log::warn!("connection {number}: the peer has left"));
+        match (carried, watched) {
+            (Fate::Over(End::InOrder), Ok(())) => {
+                let (token, begun) = (moved.token, moved.begun);
+                self.token = None;
+                self.measure(token, begun, world);
+                world.host.close(token, world.now);
+                Fate::Over(End::InOrder)
+            }
+            (Fate::Over(_), _) | (_, Err(Cut)) => {
+                // The peer is to read the alert, and that nothing follows it.
+                if moved.protected.as_ref().is_some_and(|it| it.has_failed()) {
+                    self.token = None;
+                    world.host.close(moved.token, world.now);
+                }
+                Fate::Over(End::Reset)
+            }
+            (more, Ok(())) => more,
         }
-        if more_outward || more_inward { Fate::HasMore } else { Fate::Waits }
     }
 }
 
@@ -1079,7 +1179,8 @@ impl Session {
         setup: &Setup,
         now: Duration,
     ) -> Self {
-        let protected = Protected::begin(ends, setup, now);
+        let mut protected = Protected::new(ends, setup);
+        protected.begin(now);
         Self {
             number,
             ends,
@@ -1104,16 +1205,35 @@ impl Session {
         let status = match &self.stage {
             Stage::Joined(joined) if joined.other_port() == port => return Some(joined.of_other()),
             _ if self.port != port => return None,
-            Stage::Protected(protected) => protected.protection(),
             Stage::Joined(joined) => joined.protection(),
-            _ => ProtectionStatus::default(),
+            _ => self.protected().map_or_else(ProtectionStatus::default, Protected::protection),
         };
         Some((self.uid(), status))
     }
 
     /// The peer has not agreed to TLS yet.
     pub(crate) fn is_shaking_hands(&self) -> bool {
-        matches!(&self.stage, Stage::Protected(it) if it.is_shaking_hands())
+        match &self.stage {
+            Stage::Rendezvous(rendezvous) => rendezvous.upcoming.is_some(),
+            _ => self.protected().is_some_and(Protected::is_shaking_hands),
+        }
+    }
+
+    /// What TLS makes of its bytes, once it is known what carries them.
+    fn protected(&self) -> Option<&Protected> {
+        match &self.stage {
+            Stage::Protected(protected) => Some(protected),
+            Stage::Moved(moved) => moved.protected.as_deref(),
+            _ => None,
+        }
+    }
+
+    fn protected_mut(&mut self) -> Option<&mut Protected> {
+        match &mut self.stage {
+            Stage::Protected(protected) => Some(protected),
+            Stage::Moved(moved) => moved.protected.as_deref_mut(),
+            _ => None,
+        }
     }
 }
 

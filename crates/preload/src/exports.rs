@@ -726,9 +726,7 @@ export! {
         {
             sock.set_phase(Phase::Listener);
             quietly(|| {
-                if !protection::concerns_listener(fd) {
-                    tcp_option::after_listen(&sock, fd);
-                }
+                protection::after_listen(&sock, fd);
                 listeners::mark(&sock, fd);
             });
         }

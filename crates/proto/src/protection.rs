@@ -177,11 +177,20 @@ impl Scopes {
     /// Whether any is about connections that a server gets at this port, wherever they come from, or may be.
     #[must_use]
     pub fn concern_port(&self, port: u16) -> bool {
-        let is_inbound = |scope: &&Scope| scope.role == Role::Inbound;
-        let mut inbound = self.known.iter().filter(is_inbound);
-        self.has_unreadable
-            || inbound
-                .any(|it| it.ports.is_empty() || it.ports.iter().any(|own| own.contains(port)))
+        self.has_unreadable || self.about_server(port).next().is_some()
+    }
+
+    /// Whether each of those begins TLS with the connection, so that what a server gets at this port belongs to the gateway
+    /// from its first byte.
+    #[must_use]
+    pub fn begin_at_once(&self, port: u16) -> bool {
+        !self.has_unreadable && self.about_server(port).all(|scope| scope.begin == Begin::Connected)
+    }
+
+    fn about_server(&self, port: u16) -> impl Iterator<Item = &Scope> {
+        let has =
+            move |it: &&Scope| it.ports.is_empty() || it.ports.iter().any(|own| own.contains(port));
+        self.known.iter().filter(|scope| scope.role == Role::Inbound).filter(has)
     }
 
     /// There are some, and what they are about is not known.

@@ -68,7 +68,12 @@ fn request(host: usize) -> Request {
     let [local, remote] = [host, 1 - host].map(|host| Ipv4Addr::new(10, 0, 0, host as u8 + 1));
     let adapters = [ID].into_iter().collect();
     let terms = Terms { own_id: peer_id(host), adapters, vlan: 0, wording: Wording::V1 };
-    Request { caller: Caller::new(0, local.into(), remote.into()), terms, sizes: SIZES }
+    Request {
+        caller: Caller::new(0, local.into(), remote.into()),
+        terms,
+        sizes: SIZES,
+        stays: false,
+    }
 }
 
 impl<'a> Pair<'a> {

@@ -49,7 +49,7 @@ fn request(host: usize) -> Request {
     let [local, remote] = [host, 1 - host].map(|host| address(host).into());
     let adapters = [ID].into_iter().collect();
     let terms = Terms { own_id: peer_id(host), adapters, vlan: 0, wording: Wording::V1 };
-    Request { caller: Caller::new(0, local, remote), terms, sizes: Sizes::default() }
+    Request { caller: Caller::new(0, local, remote), terms, sizes: Sizes::default(), stays: false }
 }
 
 impl Pair {

@@ -735,7 +735,7 @@ impl Table {
         let adapters = adapters.iter().copied().collect();
         let own_id = peer_id(host);
         let terms = Terms { own_id, adapters, vlan: 0, wording: self.wording.clone() };
-        Request { caller: Caller::new(USER, local, remote), terms, sizes }
+        Request { caller: Caller::new(USER, local, remote), terms, sizes, stays: false }
     }
 
     fn take_accept(&mut self, talk: usize, bytes: &[u8]) {

@@ -14,8 +14,9 @@
 //! or it has closed the line in that direction and read what was there.
 //!
 //! What does not come to rest is tried again later, and drains meanwhile: connections that CLC is not through with,
-//! links by RDMA devices, connections that a peer has closed and their program has not. Those that TLS protects or that
-//! stay TCP are none of the host's, and drain.
+//! links by RDMA devices, connections that a peer has closed and their program has not. Connections that TLS protects
+//! stay, and what is in a link group with one by SMC-R does, too: a server gives those groups of their own. Those that stay TCP are none
+//! of the host's, and drain.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -42,10 +43,14 @@ use crate::succession::{Departure, Drain, Gone, exactly, receive_if_any, send};
 impl Gateway {
     /// Has the next link group leave, as far as that can be now.
     pub(super) fn migrate(&mut self, now: Duration) {
-        while let Some(Drain { departure, behind, refused, .. }) = &mut self.drain {
+        loop {
+            let staying = self.staying_groups_if_due(now);
+            let Some(Drain { departure, behind, refused, .. }) = &mut self.drain else { return };
             match departure {
                 Departure::Due(at) if *at <= now => {
-                    let next = next_group(&self.host, *behind, refused);
+                    let next = next_group(&self.host, *behind, |it| {
+                        !refused.contains(it) && !staying.contains(it)
+                    });
                     *behind = next.unwrap_or_default();
                     *departure = match next {
                         Some(group) => {
@@ -69,6 +74,26 @@ impl Gateway {
                 _ => return,
             }
         }
+    }
+
+    /// It is looked for when one is about to leave.
+    fn staying_groups_if_due(&self, now: Duration) -> BTreeSet<u32> {
+        match &self.drain {
+            Some(Drain { departure: Departure::Due(at), .. }) if *at <= now => {
+                self.staying_groups()
+            }
+            _ => BTreeSet::new(),
+        }
+    }
+
+    /// Link groups with a connection that cannot leave this process.
+    pub(super) fn staying_groups(&self) -> BTreeSet<u32> {
+        let stays = |(token, number): (&AlertToken, &u64)| {
+            let session = self.sessions.get(number)?.session.as_ref()?;
+            let view = self.host.connection(*token)?;
+            session.stays().then_some(view.group_number)
+        };
+        self.owners.iter().filter_map(stays).collect()
     }
 
     fn set_departure(&mut self, stage: Departure) {
@@ -232,10 +257,10 @@ impl Gone {
     }
 }
 
-/// The next link group with connections, in the order of their numbers.
-fn next_group(host: &Host<Nic>, behind: u32, refused: &BTreeSet<u32>) -> Option<u32> {
+/// The next link group with connections that may leave, in the order of their numbers.
+fn next_group(host: &Host<Nic>, behind: u32, may_leave: impl Fn(&u32) -> bool) -> Option<u32> {
     let groups = host.connections().map(|it| it.group_number);
-    groups.filter(|group| *group > behind && !refused.contains(group)).min()
+    groups.filter(|group| *group > behind && may_leave(group)).min()
 }
 
 // ---- coming -------------------------------------------------------------------------------------

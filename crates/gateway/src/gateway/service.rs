@@ -223,7 +223,13 @@ impl Service {
         };
         match this.gateway.protection.judge(&arrival.offer, ends) {
             Verdict::Plain => {
-                this.gateway.begin_rendezvous((arrival.offer, ends), arrival.h, now);
+                this.gateway.begin_rendezvous((arrival.offer, ends), arrival.h, None, now);
+                Ok(this)
+            }
+            // With another host; so it has no other end here.
+            Verdict::Protected(setup, peer) if arrival.offer.is_agreed => {
+                let (of, protection) = ((arrival.offer, ends), Some((setup, peer)));
+                this.gateway.begin_rendezvous(of, arrival.h, protection, now);
                 Ok(this)
             }
             // H is reset, and N ends without a byte.

@@ -48,7 +48,10 @@ impl Gateway {
     /// Link groups that have come to rest leave this process. True: all have, or it has taken too long.
     pub(super) fn store(&mut self, now: Duration) -> bool {
         let Some(until) = self.storing.as_ref().map(|storing| storing.until) else { return false };
-        let groups: BTreeSet<u32> = self.host.connections().map(|it| it.group_number).collect();
+        let mut groups: BTreeSet<u32> = self.host.connections().map(|it| it.group_number).collect();
+        for group in self.staying_groups() {
+            groups.remove(&group);
+        }
         let mut is_complete = true;
         for group in &groups {
             self.host.freeze(*group);

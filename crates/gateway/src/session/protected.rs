@@ -1,15 +1,17 @@
-//! A connection that TLS protects: the program's bytes on H, records on N.
+//! A connection that TLS protects: the program's bytes on H, records on what carries them, N or SMC-R ([`carrier`](super::carrier)).
 //!
 //! ```text
 //!             ┌── Handshake: H is not read, so the program's bytes wait there
 //!     refused │      │ over
 //!             │      v
-//!             │   H ──> write ──> records ──> N        the program's end: close_notify, FIN on N
-//!             │   H <── read  <── take    <── N        close_notify: FIN on H
+//!             │   H ──> write ──> records ──> carrier   the program's end: close_notify, FIN
+//!             │   H <── read  <── take    <── carrier   close_notify: FIN on H
 //!             v      │
-//!       alert on N,  └── both have ended, or one is reset
+//!       an alert,    └── both have ended, or one is reset
 //!       H is reset
 //! ```
+//!
+//! The table says N; of a connection whose records go by SMC-R it holds for that, where a FIN is D and a RST is A.
 //!
 //! | One side | becomes on the other |
 //! |---|---|
@@ -25,8 +27,9 @@
 //! has spoken, and a server finds a handshake. Anything else is plain text that the program may not take for protected, and
 //! ends the connection.
 //!
-//! On N goes what the session has made of bytes, and nothing else: there is no way from H to N past it.
+//! To the peer goes what the session has made of bytes, and nothing else: there is no way from H past it.
 
+use super::carrier::Carrier;
 use super::turn::{Apart, Cut, End, Fate, Ready, pass_on};
 use crate::bytes::Kept;
 use crate::ends::Ends;
@@ -35,9 +38,9 @@ use crate::intake::{self, Intake};
 use crate::limits::{HANDSHAKE_PATIENCE, TURN};
 use crate::protection::{Report, mark};
 use crate::status;
-use rustix::io::Errno;
-use rustix::net::{self, RecvFlags, sockopt};
+use rustix::net::sockopt;
 use sidestep_proto::protection::{Begin, Role, RuleName};
+use sidestep_proto::rendezvous::hosts::Exchange;
 use sidestep_rdma::memory::Stretch;
 use sidestep_tls::rule::{HalfClose, WithinHost};
 use sidestep_tls::session::{Got, Protection};
@@ -68,6 +71,8 @@ pub(super) struct Protected {
     is_enforced: bool,
     /// N is as it has to be.
     is_settled: bool,
+    /// Until the first bytes of the peer have come: they may be its Decline, which has crossed ours.
+    exchange: Option<Exchange>,
     /// `None`: a thread works on it.
     tls: Option<Box<Tls>>,
     /// When the handshake has to be over; `None`: it is.
@@ -75,7 +80,7 @@ pub(super) struct Protected {
     /// It was in plain text before, and whether any of that lies where TLS begins is still to be looked at.
     may_have_plain_text: bool,
     protection: Option<Protection>,
-    /// What N has not taken.
+    /// What the carrier has not taken.
     records: Kept,
     /// What the session has not taken.
     incoming: Kept,
@@ -85,12 +90,12 @@ pub(super) struct Protected {
     has_ended: bool,
     /// `close_notify` is behind the records.
     has_closed: bool,
-    /// N has ended behind it.
+    /// So has the carrier.
     peer_is_told: bool,
     /// The peer sends no more.
     peer_has_ended: bool,
-    /// So does its TCP.
-    n_has_ended: bool,
+    /// Nor does the carrier bring any.
+    carrier_has_ended: bool,
     /// H has ended.
     is_told: bool,
     has_failed: bool,
@@ -101,7 +106,7 @@ enum Stop {
     Failed(Failure),
     /// H is gone.
     Program,
-    /// N is.
+    /// The carrier is.
     Network,
 }
 
@@ -112,8 +117,8 @@ impl From<Failure> for Stop {
 }
 
 impl Protected {
-    /// A thread begins its handshake.
-    pub(super) fn begin(ends: Ends, setup: &Setup, now: Duration) -> Self {
+    /// Its handshake [begins](Self::begin) later.
+    pub(super) fn new(ends: Ends, setup: &Setup) -> Self {
         let rule = setup.rule();
         Self {
             of: (rule.scope.role, rule.name()),
@@ -122,8 +127,9 @@ impl Protected {
             half_close: rule.half_close,
             is_enforced: rule.enforce,
             is_settled: false,
+            exchange: None,
             tls: None,
-            due: Some(now + HANDSHAKE_PATIENCE),
+            due: None,
             may_have_plain_text: rule.scope.begin == Begin::Asked,
             protection: None,
             records: Kept::default(),
@@ -133,10 +139,20 @@ impl Protected {
             has_closed: false,
             peer_is_told: false,
             peer_has_ended: false,
-            n_has_ended: false,
+            carrier_has_ended: false,
             is_told: false,
             has_failed: false,
         }
+    }
+
+    /// A thread begins its handshake.
+    pub(super) fn begin(&mut self, now: Duration) {
+        self.due = Some(now + HANDSHAKE_PATIENCE);
+    }
+
+    /// CLC is over, and its bytes are not; of those that come first it knows which are.
+    pub(super) fn expect(&mut self, exchange: Exchange) {
+        self.exchange = Some(exchange);
     }
 
     /// A thread has worked on the handshake.
@@ -164,15 +180,25 @@ impl Protected {
         self.of.1
     }
 
-    /// Does what can be done.
+    /// The peer sends no more, not even records.
+    pub(super) const fn carrier_has_ended(&self) -> bool {
+        self.carrier_has_ended
+    }
+
+    /// It is refused, and the peer is told.
+    pub(super) const fn has_failed(&self) -> bool {
+        self.has_failed
+    }
+
+    /// Does what can be done, once N is [as it has to be](Self::settle).
     pub(super) fn advance(
         &mut self,
         number: u64,
         (h, h_is): (&TcpStream, &mut Ready),
-        (n, n_is): (&TcpStream, &mut Ready),
+        carrier: &mut impl Carrier,
         apart: &mut Apart<'_>,
     ) -> Fate {
-        match self.go_on(number, (h, h_is), (n, n_is), apart) {
+        match self.go_on(number, (h, h_is), carrier, apart) {
             Ok(fate) => fate,
             Err(Stop::Program) => Fate::Over(End::ResetBoth),
             Err(Stop::Network) => {
@@ -183,7 +209,7 @@ impl Protected {
             }
             Err(Stop::Failed(failure)) => {
                 self.fail(failure, apart.reports);
-                self.say_why(n, n_is)
+                self.say_why(carrier)
             }
         }
     }
@@ -226,22 +252,21 @@ impl Protected {
         &mut self,
         number: u64,
         (h, h_is): (&TcpStream, &mut Ready),
-        (n, n_is): (&TcpStream, &mut Ready),
+        carrier: &mut impl Carrier,
         apart: &mut Apart<'_>,
     ) -> Result<Fate, Stop> {
-        self.settle(n, apart.reports);
         if self.has_failed {
-            return Ok(self.say_why(n, n_is));
+            return Ok(self.say_why(carrier));
         }
         if self.due.is_some() {
-            if self.shake_hands((n, n_is), apart)? {
+            if self.shake_hands(carrier, apart)? {
                 return Ok(Fate::Waits);
             }
             log::debug!("connection {number}: {:?} by rule {}", self.protection, self.of.1);
         }
-        let outward = self.carry_out((h, h_is), (n, n_is), apart.chunk);
+        let outward = self.carry_out((h, h_is), carrier, apart.chunk);
         // Even if the way out is cut, the program is to have what has come.
-        let inward = self.carry_in((n, n_is), (h, h_is), apart.chunk);
+        let inward = self.carry_in(carrier, (h, h_is), apart.chunk);
         let (more_inward, more_outward) = (inward?, outward?);
         if self.peer_is_told && self.is_told {
             return Ok(Fate::Over(End::InOrder));
@@ -249,8 +274,9 @@ impl Protected {
         Ok(if more_outward || more_inward { Fate::HasMore } else { Fate::Waits })
     }
 
-    /// Before the first byte: N is marked for the kernel's filters, and its records leave at once.
-    fn settle(&mut self, n: &TcpStream, reports: &mut Vec<Report>) {
+    /// Before the first byte: N is marked for the kernel's filters, and its records leave at once. It fails where it cannot be
+    /// marked and has to be.
+    pub(super) fn settle(&mut self, n: &TcpStream, reports: &mut Vec<Report>) {
         if mem::replace(&mut self.is_settled, true) {
             return;
         }
@@ -269,16 +295,16 @@ impl Protected {
     /// True: the handshake goes on.
     fn shake_hands(
         &mut self,
-        (n, n_is): (&TcpStream, &mut Ready),
+        carrier: &mut impl Carrier,
         apart: &mut Apart<'_>,
     ) -> Result<bool, Stop> {
         if self.due.is_some_and(|due| due <= apart.now) {
             return Err(Failure::TooLate.into());
         }
         let Some(mut tls) = self.tls.take() else { return Ok(true) };
-        self.look_for_plain_text(n)?;
+        self.look_for_plain_text(carrier)?;
         self.collect(&mut tls);
-        let is_flushed = self.flush(n, n_is)?;
+        let is_flushed = self.flush(carrier)?;
         if !tls.is_handshaking() {
             self.due = None;
             self.protection = tls.protection();
@@ -287,7 +313,7 @@ impl Protected {
             self.tls = Some(tls);
             return Ok(false);
         }
-        let has_news = is_flushed && self.listen(&mut tls, (n, n_is), apart.chunk)?;
+        let has_news = is_flushed && self.listen(&mut tls, carrier, apart.chunk)?;
         match has_news {
             true => apart.reports.push(Report::Process(tls)),
             false => self.tls = Some(tls),
@@ -296,44 +322,39 @@ impl Protected {
     }
 
     /// Refuses what the peer has sent ahead of TLS, before anything of it goes to a session or ours goes out.
-    fn look_for_plain_text(&mut self, n: &TcpStream) -> Result<(), Failure> {
+    fn look_for_plain_text(&mut self, carrier: &mut impl Carrier) -> Result<(), Failure> {
         if !self.may_have_plain_text {
             return Ok(());
         }
-        let (is_client, mut first) = (self.of.0 == Role::Outbound, [0]);
-        let seen = loop {
-            match net::recv(n, &mut first, RecvFlags::DONTWAIT | RecvFlags::PEEK) {
-                Err(Errno::INTR) => {}
-                seen => break seen.is_ok_and(|(_, count)| count > 0),
-            }
-        };
+        let is_client = self.of.0 == Role::Outbound;
+        let first = carrier.first();
         // A server that waits for TLS is silent until the client has spoken.
-        self.may_have_plain_text = !is_client && !seen;
-        match seen && (is_client || first != [HANDSHAKE]) {
-            true => Err(Failure::Ahead),
-            false => Ok(()),
+        self.may_have_plain_text = !is_client && first.is_none();
+        match first {
+            Some(first) if is_client || first != HANDSHAKE => Err(Failure::Ahead),
+            _ => Ok(()),
         }
     }
 
-    /// Takes what has come on N. False: nothing has.
+    /// Takes what has come. False: nothing has.
     fn listen(
         &mut self,
         tls: &mut Tls,
-        (n, n_is): (&TcpStream, &mut Ready),
+        carrier: &mut impl Carrier,
         chunk: &mut [u8],
     ) -> Result<bool, Stop> {
         let mut fresh = 0..0;
-        let has_news = self.take_records(tls, (n, n_is), chunk, &mut fresh);
+        let has_news = self.take_records(tls, carrier, chunk, &mut fresh);
         self.incoming.keep(&chunk[fresh]);
         has_news
     }
 
-    /// Has the session take what was kept of N, or else the `fresh` part of `room`, which is read anew where it is empty.
+    /// Has the session take what was kept, or else the `fresh` part of `room`, which is read anew where it is empty.
     /// False: there is nothing.
     fn take_records(
         &mut self,
         tls: &mut Tls,
-        (n, n_is): (&TcpStream, &mut Ready),
+        carrier: &mut impl Carrier,
         room: &mut [u8],
         fresh: &mut Range<usize>,
     ) -> Result<bool, Stop> {
@@ -343,20 +364,23 @@ impl Protected {
             return Ok(taken > 0);
         }
         if fresh.start == fresh.end {
-            if self.n_has_ended || !n_is.read {
+            if self.carrier_has_ended || !carrier.may_receive() {
                 return Ok(false);
             }
-            match intake::take_in_line(n, room).map_err(|_| Stop::Network)? {
-                Intake::Bytes { count, .. } => *fresh = 0..count,
+            match carrier.receive(room).map_err(|Cut| Stop::Network)? {
+                Intake::Bytes { count, .. } => {
+                    let crossed = self.exchange.take().map_or(0, |it| it.crossed(&room[..count]));
+                    *fresh = crossed..count;
+                    if crossed == count {
+                        return Ok(true);
+                    }
+                }
                 Intake::End => {
-                    self.n_has_ended = true;
+                    self.carrier_has_ended = true;
                     tls.handle_end();
                     return Ok(true);
                 }
-                Intake::Nothing => {
-                    n_is.read = false;
-                    return Ok(false);
-                }
+                Intake::Nothing => return Ok(false),
             }
         }
         let taken = tls.take(&room[fresh.clone()]);
@@ -368,11 +392,11 @@ impl Protected {
     fn carry_out(
         &mut self,
         (h, h_is): (&TcpStream, &mut Ready),
-        (n, n_is): (&TcpStream, &mut Ready),
+        carrier: &mut impl Carrier,
         chunk: &mut [u8],
     ) -> Result<bool, Stop> {
         let Some(mut tls) = self.tls.take() else { return Ok(false) };
-        let result = self.encrypt(&mut tls, (h, h_is), (n, n_is), chunk);
+        let result = self.encrypt(&mut tls, (h, h_is), carrier, chunk);
         self.tls = Some(tls);
         result
     }
@@ -381,17 +405,17 @@ impl Protected {
         &mut self,
         tls: &mut Tls,
         (h, h_is): (&TcpStream, &mut Ready),
-        (n, n_is): (&TcpStream, &mut Ready),
+        carrier: &mut impl Carrier,
         chunk: &mut [u8],
     ) -> Result<bool, Stop> {
         let mut moved = 0;
         loop {
             self.collect(tls);
-            if !self.flush(n, n_is)? {
+            if !self.flush(carrier)? {
                 return Ok(false);
             }
             if self.has_closed {
-                self.tell_peer(n);
+                self.tell_peer(carrier);
                 return Ok(false);
             }
             if self.has_ended {
@@ -408,11 +432,10 @@ impl Protected {
         }
     }
 
-    /// `close_notify` has gone, and N ends behind it.
-    fn tell_peer(&mut self, n: &TcpStream) {
+    /// `close_notify` has gone, and the carrier ends behind it.
+    fn tell_peer(&mut self, carrier: &mut impl Carrier) {
         if !mem::replace(&mut self.peer_is_told, true) {
-            // Where N has gone, reading tells, unless the peer had ended before.
-            let _ = n.shutdown(Shutdown::Write);
+            carrier.end();
         }
     }
 
@@ -438,12 +461,12 @@ impl Protected {
     /// From the peer to the program. True: there is more.
     fn carry_in(
         &mut self,
-        (n, n_is): (&TcpStream, &mut Ready),
+        carrier: &mut impl Carrier,
         (h, h_is): (&TcpStream, &mut Ready),
         chunk: &mut [u8],
     ) -> Result<bool, Stop> {
         let Some(mut tls) = self.tls.take() else { return Ok(false) };
-        let result = self.decrypt(&mut tls, (n, &mut *n_is), (h, h_is), chunk);
+        let result = self.decrypt(&mut tls, carrier, (h, h_is), chunk);
         // What the session answers by itself, such as a refused renegotiation: the peer may wait for it.
         self.collect(&mut tls);
         self.tls = Some(tls);
@@ -455,7 +478,7 @@ impl Protected {
             more |= self.has_ended && !self.has_closed;
         }
         if !self.peer_is_told {
-            self.flush(n, n_is)?;
+            self.flush(carrier)?;
         }
         Ok(more)
     }
@@ -464,7 +487,7 @@ impl Protected {
     fn decrypt(
         &mut self,
         tls: &mut Tls,
-        (n, n_is): (&TcpStream, &mut Ready),
+        carrier: &mut impl Carrier,
         (h, h_is): (&TcpStream, &mut Ready),
         chunk: &mut [u8],
     ) -> Result<bool, Stop> {
@@ -478,7 +501,7 @@ impl Protected {
             if moved >= TURN {
                 break Ok(true);
             }
-            let (count, result) = self.gather(tls, (n, &mut *n_is), (plain, records), &mut fresh);
+            let (count, result) = self.gather(tls, carrier, (plain, records), &mut fresh);
             moved += count;
             if count > 0 {
                 self.give(h, h_is, &plain[..count])?;
@@ -498,7 +521,7 @@ impl Protected {
     fn gather(
         &mut self,
         tls: &mut Tls,
-        (n, n_is): (&TcpStream, &mut Ready),
+        carrier: &mut impl Carrier,
         (plain, records): (&mut [u8], &mut [u8]),
         fresh: &mut Range<usize>,
     ) -> (usize, Result<bool, Stop>) {
@@ -510,7 +533,7 @@ impl Protected {
                     self.peer_has_ended = true;
                     break;
                 }
-                Ok(Got::Nothing) => match self.take_records(tls, (n, &mut *n_is), records, fresh) {
+                Ok(Got::Nothing) => match self.take_records(tls, carrier, records, fresh) {
                     Ok(true) => {
                         readings += 1;
                         if let Err(failure) = tls.process() {
@@ -553,14 +576,13 @@ impl Protected {
         self.records.keep_by(|records| tls.transmit(records));
     }
 
-    /// False: N has not taken all.
-    fn flush(&mut self, n: &TcpStream, n_is: &mut Ready) -> Result<bool, Stop> {
+    /// False: the carrier has not taken all.
+    fn flush(&mut self, carrier: &mut impl Carrier) -> Result<bool, Stop> {
         while !self.records.is_empty() {
-            if !n_is.write {
+            if !carrier.may_send() {
                 return Ok(false);
             }
-            let bytes = [self.records.left().into(), Stretch::NONE];
-            let sent = pass_on(n, n_is, bytes, false).map_err(|Cut| Stop::Network)?;
+            let sent = carrier.send(self.records.left()).map_err(|Cut| Stop::Network)?;
             self.records.take(sent);
         }
         Ok(true)
@@ -573,14 +595,14 @@ impl Protected {
         }
     }
 
-    /// Tells the peer by an alert, as far as N takes it at once, and ends.
-    fn say_why(&mut self, n: &TcpStream, n_is: &mut Ready) -> Fate {
+    /// Tells the peer by an alert, as far as the carrier takes it at once, and ends.
+    fn say_why(&mut self, carrier: &mut impl Carrier) -> Fate {
         if let Some(mut tls) = self.tls.take() {
             self.collect(&mut tls);
         }
-        let _ = self.flush(n, n_is);
+        let _ = self.flush(carrier);
         // An end in order, so that the alert is read. The program has no N any more.
-        let _ = n.shutdown(Shutdown::Write);
+        carrier.end();
         Fate::Over(End::Reset)
     }
 }

@@ -57,11 +57,12 @@ fn settle_in_turn(sock: &'static Sock, fd: i32) {
     if !sock.is_offered() || ledger::is_connecting(fd) {
         return;
     }
-    let is_for_gateway = sock.rule().is_some() || tcp_option::is_agreed_with_host(sock, fd);
+    let is_agreed = tcp_option::is_agreed_with_host(sock, fd);
+    let is_for_gateway = sock.rule().is_some() || is_agreed;
     // Of those that are accepted, one whose program begins TLS comes here.
     let is_server = sock.is_server.load(Ordering::Relaxed);
     let side = if is_server { Side::Server } else { Side::Client };
-    if !is_for_gateway || !hand_over(sock, fd, side) {
+    if !is_for_gateway || !hand_over(sock, fd, (side, is_agreed)) {
         life::succeed(sock, life::renewed(sock, fd, None), fd);
     }
     // Calls that found the old object go on with whatever the number means now.
@@ -124,10 +125,10 @@ pub(crate) fn after_fork_in_child() {
     });
 }
 
-/// The gateway gets the connection, and its descriptors stand for one to the gateway. False: there is none, and the
-/// connection is an ordinary one.
-pub(crate) fn hand_over(old: &'static Sock, fd: i32, side: Side) -> bool {
-    let Some((way, session)) = open_session(old, fd, side) else {
+/// The gateway gets the connection, of which the program has this side and for which both hosts have agreed on SMC or
+/// have not, and its descriptors stand for one to the gateway. False: there is none, and the connection is an ordinary one.
+pub(crate) fn hand_over(old: &'static Sock, fd: i32, (side, is_agreed): (Side, bool)) -> bool {
+    let Some((way, session)) = open_session(old, fd, (side, is_agreed)) else {
         return !stays_without_gateway(old, fd, side);
     };
     let new = life::renewed(old, fd, Some(session));
@@ -171,7 +172,7 @@ pub(super) fn give_up(sock: &'static Sock, fd: i32) {
 }
 
 /// Connects to the gateway and gives it the connection.
-fn open_session(sock: &Sock, fd: i32, side: Side) -> Option<(i32, Session)> {
+fn open_session(sock: &Sock, fd: i32, (side, is_agreed): (Side, bool)) -> Option<(i32, Session)> {
     let _held = Held::enter(LINE.lock.get());
     let (line, port) = LINE.reach()?;
     // A program with a socket of IPv6 is to find one, whatever may be asked of it.
@@ -182,7 +183,10 @@ fn open_session(sock: &Sock, fd: i32, side: Side) -> Option<(i32, Session)> {
         let session = describe(way, fd, side)?;
         let hand_over = HandOver { side, port: session.port, rmbe: sock.rmbe() };
         let message = match sock.rule() {
-            Some(at) => Message::Protect(protection::hand_over_by(at, hand_over, &session.peer)?),
+            Some(at) => {
+                let by_rule = protection::hand_over_by(at, hand_over, is_agreed, &session.peer);
+                Message::Protect(by_rule?)
+            }
             None => Message::HandOver(hand_over),
         };
         // Before the gateway has N, on which it sets some for itself: with its SO_LINGER each close would be a reset.
@@ -256,11 +260,18 @@ pub fn name(fd: i32, peer: bool) -> Option<Name> {
 /// A connection was accepted that may be another host's, or TLS's. True: it was, and nothing else is to be done; mostly the
 /// descriptor means another one now.
 pub fn accepted(sock: &'static Sock, fd: i32) -> bool {
+    let is_agreed = tcp_option::is_agreed_with_host(sock, fd);
     match protection::accepted(sock, fd) {
-        Accepted::Unprotected if !tcp_option::is_agreed_with_host(sock, fd) => false,
-        Accepted::Unprotected | Accepted::Protected => hand_over(sock, fd, Side::Server),
+        Accepted::Unprotected if !is_agreed => false,
+        Accepted::Unprotected | Accepted::Protected => {
+            hand_over(sock, fd, (Side::Server, is_agreed))
+        }
         Accepted::ProtectedLater => {
-            later::begin_in_plain_text(sock, fd);
+            // The rule has come since the program listens: its plain text comes first, and goes by TCP.
+            match !is_agreed || without_gateway::decline(fd, Side::Server) {
+                true => later::begin_in_plain_text(sock, fd),
+                false => give_up(sock, fd),
+            }
             true
         }
         Accepted::Refused => {
@@ -322,7 +333,11 @@ mod tests {
                 });
             let line = owned(fd.unwrap());
             let mut bytes = [0; EMITTED_LEN_MAX];
-            let greeting = Greeting { port: ways.local_addr().unwrap().port(), user: USER };
+            let greeting = Greeting {
+                port: ways.local_addr().unwrap().port(),
+                takes_agreed: true,
+                user: USER,
+            };
             let len = Message::Greeting(greeting).emit(&mut bytes).unwrap();
             sys::send_over(line.as_raw_fd(), &bytes[..len], &[file.as_raw_fd()]).unwrap();
             serve(line, &ways)
@@ -404,7 +419,7 @@ mod tests {
         stream.set_read_timeout(Some(Duration::from_secs(7))).unwrap();
         let before = [false, true].map(|peer| Name::of(fd, peer).unwrap().bytes().to_vec());
         let set = watch(fd);
-        hand_over(sock, fd, Side::Server);
+        hand_over(sock, fd, (Side::Server, true));
         stream.write_all(b"abc").unwrap();
         assert_eq!(reported(&set), Some(77));
         let mut answer = [0; 3];
@@ -438,7 +453,7 @@ mod tests {
             TcpStream::from(owned(*n)).set_read_timeout(None).unwrap();
             (line, way)
         });
-        let (way, _) = open_session(sock, fd, Side::Server).unwrap();
+        let (way, _) = open_session(sock, fd, (Side::Server, true)).unwrap();
         let _gateway = thread.join().unwrap();
         assert_eq!(TcpStream::from(owned(way)).read_timeout().unwrap(), limit);
         close(stream);
@@ -466,7 +481,7 @@ mod tests {
             // SAFETY: no memory operands. Unlike libc's function, the call is about this thread alone.
             let changed = unsafe { libc::syscall(libc::SYS_setresuid, -1, OTHER, -1) };
             assert_eq!(changed, 0);
-            hand_over(sock, fd, Side::Server);
+            hand_over(sock, fd, (Side::Server, true));
         });
         as_other.join().unwrap();
         let owner = File::from(OwnedFd::from(stream.try_clone().unwrap())).metadata().unwrap();
@@ -492,7 +507,7 @@ mod tests {
             let tclass = |fd| sys::socket_option(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS);
             sys::set_socket_option(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, 0x28).unwrap();
             let before = [false, true].map(|peer| Name::of(fd, peer).unwrap().bytes().to_vec());
-            hand_over(sock, fd, Side::Client);
+            hand_over(sock, fd, (Side::Client, true));
             let domain = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN);
             assert_eq!((domain, tclass(fd)), (Ok(libc::AF_INET6), Ok(0x28)));
             sys::set_socket_option(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, 0x48).unwrap();
@@ -550,7 +565,7 @@ mod tests {
         let _alone = alone();
         let (mut stream, mut peer, sock) = connection();
         let fd = stream.as_raw_fd();
-        assert!(!hand_over(sock, fd, Side::Client));
+        assert!(!hand_over(sock, fd, (Side::Client, true)));
         stream.write_all(b"abc").unwrap();
         let mut heard = [0; DECLINE_LEN + 3];
         peer.read_exact(&mut heard).unwrap();
@@ -567,7 +582,7 @@ mod tests {
         let (mut stream, mut peer, sock) = connection();
         let fd = stream.as_raw_fd();
         peer.write_all(&[&proposal()[..], b"abc"].concat()).unwrap();
-        assert!(!hand_over(sock, fd, Side::Server));
+        assert!(!hand_over(sock, fd, (Side::Server, true)));
         let mut heard = [0; 3];
         stream.read_exact(&mut heard).unwrap();
         assert_eq!(&heard, b"abc");
@@ -595,7 +610,7 @@ mod tests {
         let (mut stream, mut peer, sock) = connection();
         assert!(without_gateway::decline(peer.as_raw_fd(), Side::Client));
         peer.write_all(b"abc").unwrap();
-        assert!(!hand_over(sock, stream.as_raw_fd(), Side::Server));
+        assert!(!hand_over(sock, stream.as_raw_fd(), (Side::Server, true)));
         let mut heard = [0; 3];
         stream.read_exact(&mut heard).unwrap();
         assert_eq!(&heard, b"abc");
@@ -612,7 +627,7 @@ mod tests {
         for said in [&b"a Proposal"[..], &proposal()[..100], &accept, b""] {
             let (mut stream, mut peer, sock) = connection();
             peer.write_all(said).unwrap();
-            assert!(hand_over(sock, stream.as_raw_fd(), Side::Server));
+            assert!(hand_over(sock, stream.as_raw_fd(), (Side::Server, true)));
             let ended = stream.read(&mut [0; 16]).unwrap_err();
             assert_eq!(ended.raw_os_error(), Some(libc::ECONNRESET));
             close(stream);
@@ -628,7 +643,7 @@ mod tests {
             life::duplicate(stream.as_raw_fd(), further.as_raw_fd());
             let set = watch(stream.as_raw_fd());
             sock.set_rule(Some(0));
-            hand_over(sock, stream.as_raw_fd(), side);
+            hand_over(sock, stream.as_raw_fd(), (side, true));
             assert_eq!(reported(&set), Some(77), "a loop is told");
             let ended = stream.read(&mut [0; 16]).unwrap_err();
             assert_eq!(ended.raw_os_error(), Some(libc::ECONNRESET));

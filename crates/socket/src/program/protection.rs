@@ -15,7 +15,8 @@
 //! | rules that this library can read: `sidestep` is newer | ECONNREFUSED, or at `accept` ECONNRESET |
 //! | time: a SYN with data in it (`MSG_FASTOPEN`) | EOPNOTSUPP, as where the host has no fast open |
 //!
-//! A connection that a rule has is not offered for SMC.
+//! Within the host a connection that a rule has is not offered for SMC. To another host it is: if that agrees, the gateways
+//! of both speak CLC first, and TLS protects what goes by SMC-R; if it does not, what goes by TCP.
 //!
 //! A rule may leave to the program when TLS begins, as STARTTLS has it: then the hand-over is later ([`controlled`]).
 //!
@@ -30,7 +31,7 @@ mod resolved;
 
 use crate::process::options;
 use crate::process::tcp::{self, Name};
-use crate::rendezvous::gateway;
+use crate::rendezvous::{gateway, tcp_option};
 use crate::table::sock::Sock;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
@@ -77,14 +78,20 @@ pub fn before_connect(
     sock.set_rule(None);
     let Some(to) = concerns_clients().then(to).flatten() else { return Ok(false) };
     let decision = decide(Role::Outbound, to.port(), to);
-    if is_left_to_program(decision) {
-        sock.set_for_rule_later();
-    } else {
-        let Some(at) = admit(decision, to, gateway::is_present)? else { return Ok(false) };
-        sock.set_rule(Some(at));
-    }
+    let at = match is_left_to_program(decision) {
+        true => None,
+        false => {
+            let Some(at) = admit(decision, to, gateway::is_present)? else { return Ok(false) };
+            Some(at)
+        }
+    };
     let _ = sys::set_socket_option(fd, libc::IPPROTO_TCP, FASTOPEN_CONNECT, 0);
     sock.has_tcp_option.store(false, Ordering::Relaxed);
+    match at {
+        None => sock.set_for_rule_later(),
+        Some(at) if tcp_option::mark_to_hosts(sock, fd, to) => sock.set_rule_and_for_hosts(at),
+        Some(at) => sock.set_rule(Some(at)),
+    }
     Ok(true)
 }
 
@@ -150,10 +157,15 @@ pub(super) fn accepted(sock: &Sock, fd: i32) -> Accepted {
 
 /// What the gateway is told of a connection that the rule at this place has. Where rules have changed since, it may be
 /// another one; the gateway looks whether that has the connection. `None`: there are fewer rules now.
-pub(super) fn hand_over_by(at: usize, hand_over: HandOver, peer: &Name) -> Option<Protect> {
+pub(super) fn hand_over_by(
+    at: usize,
+    hand_over: HandOver,
+    is_agreed: bool,
+    peer: &Name,
+) -> Option<Protect> {
     let rule = options::current().protection.get(at)?.name;
     let resolved = peer.address().and_then(|peer| RESOLVED.name_of(sys::tid(), peer.ip()));
-    Some(Protect { hand_over, rule, resolved })
+    Some(Protect { hand_over, is_agreed, rule, resolved })
 }
 
 /// libc has told the program that this name, as the program has written it, has these addresses.
@@ -169,19 +181,51 @@ pub(crate) fn after_fork_in_child() {
     RESOLVED.reset_lock();
 }
 
-/// Whether a rule may be about connections that a listener gets: those are not offered for SMC.
-#[must_use]
-pub fn concerns_listener(fd: i32) -> bool {
+/// A socket listens: clients may be told to ask for SMC, or those of other hosts alone may be answered where a rule may be
+/// about them. If the program says when TLS begins, no client may: what comes before that is the program's.
+pub fn after_listen(sock: &Sock, fd: i32) {
     let local = || tcp::address(&sys::socket_name(fd, false).ok()?.0);
-    concerns_servers()
-        && local().is_none_or(|local| options::current().protection.concern_port(local.port()))
+    let rules = &options::current().protection;
+    match concerns_servers().then(local) {
+        None => tcp_option::after_listen(sock, fd),
+        Some(Some(local)) if !rules.concern_port(local.port()) => {
+            tcp_option::after_listen(sock, fd);
+        }
+        Some(Some(local)) if rules.begin_at_once(local.port()) => {
+            tcp_option::after_listen_to_hosts(sock, fd);
+        }
+        Some(_) => sock.set_for_hosts(false),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::process::options::Options;
-    use sidestep_proto::protection::Subject;
+    use crate::program::life;
+    use sidestep_proto::protection::{RULES_MAX, Subject};
+    use std::net::TcpListener;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_rule_stays_when_it_was_asked_whether_another_host_has_agreed() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let fd = listener.as_raw_fd();
+        let sock = life::register(fd, false, false).unwrap();
+        for at in [0, RULES_MAX - 1] {
+            sock.set_rule_and_for_hosts(at);
+            assert_eq!((sock.rule(), sock.is_for_hosts()), (Some(at), true));
+            assert!(sock.take_for_hosts() && !sock.take_for_hosts());
+            assert_eq!((sock.rule(), sock.is_for_hosts()), (Some(at), false));
+            sock.set_rule(Some(at));
+            assert_eq!((sock.rule(), sock.take_for_hosts()), (Some(at), false));
+        }
+        sock.set_for_hosts(true);
+        assert_eq!((sock.rule(), sock.take_for_hosts()), (None, true));
+        sock.set_for_rule_later();
+        assert!(sock.is_for_rule_later() && sock.rule().is_none() && !sock.take_for_hosts());
+        life::forget_number(fd);
+    }
 
     #[test]
     fn what_cannot_be_read_or_carried_out_is_refused() {

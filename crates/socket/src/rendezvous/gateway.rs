@@ -30,7 +30,7 @@ use crate::process::options;
 use crate::process::owner::Held;
 use crate::process::pool::SharedLock;
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use sidestep_device::rights;
 use sidestep_device::sys::{self, Errno, UnixName};
@@ -53,6 +53,7 @@ pub(crate) static LINE: Line = Line {
     fd: AtomicI32::new(0),
     caller: AtomicU32::new(0),
     port: AtomicU32::new(0),
+    takes_agreed: AtomicBool::new(false),
     lessons: AtomicI32::new(0),
     user: AtomicU32::new(0),
     in_vain: AtomicU64::new(0),
@@ -67,6 +68,8 @@ pub(crate) struct Line {
     caller: AtomicU32,
     /// Where the gateway takes H.
     port: AtomicU32,
+    /// Whether it takes connections for which a rule of TLS and SMC were agreed.
+    takes_agreed: AtomicBool,
     /// The file in which the servers stand that are to be left alone: its number + 1.
     lessons: AtomicI32,
     /// Who we are there.
@@ -79,6 +82,11 @@ pub(crate) struct Line {
 pub(crate) fn is_present() -> bool {
     let _held = Held::enter(LINE.lock.get());
     LINE.reach().is_some()
+}
+
+/// Whether connections that TLS protects may be: older gateways begin TLS at once.
+pub(super) fn takes_agreed() -> bool {
+    is_present() && LINE.takes_agreed.load(Ordering::Relaxed)
 }
 
 /// Whether a connection to this server may be offered to another host: there is a gateway, and it
@@ -138,9 +146,10 @@ impl Line {
             return None;
         }
         self.in_vain.store(now, Ordering::Relaxed);
-        let (fd, Greeting { port, user }, lessons) = call()?;
+        let (fd, Greeting { port, takes_agreed, user }, lessons) = call()?;
         self.in_vain.store(0, Ordering::Relaxed);
         self.port.store(u32::from(port), Ordering::Relaxed);
+        self.takes_agreed.store(takes_agreed, Ordering::Relaxed);
         self.user.store(user, Ordering::Relaxed);
         self.lessons.store(lessons + 1, Ordering::Relaxed);
         self.fd.store(fd + 1, Ordering::Relaxed);

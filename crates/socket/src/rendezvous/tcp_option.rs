@@ -74,6 +74,18 @@ fn mark(
     }
 }
 
+/// A socket is about to connect to this server, and TLS is to protect its connection. Marks it for other hosts alone, if it
+/// may lead to one. True: it is marked.
+pub(crate) fn mark_to_hosts(sock: &Sock, fd: i32, to: SocketAddr) -> bool {
+    !is_absent()
+        && wants_option(sock)
+        && options::current().policy.objection(to.port(), to.ip()).is_none()
+        && !to.ip().is_loopback()
+        && gateway::may_lead_to(to)
+        && gateway::takes_agreed()
+        && say(fd, question::MARK_TO_HOSTS).is_ok()
+}
+
 /// A socket is about to connect to the gateway, which would otherwise miss the option.
 pub(crate) fn mark_way(fd: i32) {
     if !is_absent() {
@@ -83,11 +95,20 @@ pub(crate) fn mark_way(fd: i32) {
 
 /// A socket listens: from now on clients may put the option into their SYN. Those that
 /// connect before do without.
-pub fn after_listen(sock: &Sock, fd: i32) {
+pub(crate) fn after_listen(sock: &Sock, fd: i32) {
     let is_announced = sock.has_tcp_option.load(Ordering::Relaxed)
         && is_permitted(fd)
         && say(fd, question::ANNOUNCE).is_ok();
     sock.has_tcp_option.store(is_announced, Ordering::Relaxed);
+}
+
+/// The same where clients of other hosts alone may be answered.
+pub(crate) fn after_listen_to_hosts(sock: &Sock, fd: i32) {
+    let is_announced = sock.is_for_hosts()
+        && gateway::takes_agreed()
+        && is_permitted(fd)
+        && say(fd, question::ANNOUNCE_TO_HOSTS).is_ok();
+    sock.set_for_hosts(is_announced);
 }
 
 /// A listener is to answer other hosts no more, because what they would send cannot be handed over.

@@ -24,15 +24,17 @@ use core::sync::atomic::Ordering;
 use sidestep_proto::protection::RULES_MAX;
 use std::sync::OnceLock;
 
-/// Words of [`Sock::handed_for`]. A connection that TLS protects is not offered for SMC-R, so one word says all.
+/// Words of [`Sock::handed_for`].
 const FOR_NOTHING: u8 = 0;
 const FOR_HOSTS: u8 = 1;
 /// By a rule of TLS, once the program asks for it.
 const FOR_RULES_LATER: u8 = 2;
 /// This and the place of the rule.
 const FOR_RULES: u8 = 3;
+/// The same, and SMC-R with another host if that agrees.
+const FOR_RULES_AND_HOSTS: u8 = FOR_RULES + RULES_MAX as u8;
 
-const _: () = assert!(RULES_MAX < (u8::MAX - FOR_RULES) as usize);
+const _: () = assert!(2 * RULES_MAX < (u8::MAX - FOR_RULES) as usize);
 
 /// Finds out what came of it: said by the room that offers.
 static SETTLE: OnceLock<fn(&'static Sock, i32)> = OnceLock::new();
@@ -79,9 +81,11 @@ impl Sock {
         self.is_for_hosts() || self.rule().is_some()
     }
 
-    /// The mark for the TCP option was also for other hosts, and whether one of them has agreed was not asked yet.
+    /// The mark for the TCP option was also for other hosts, or for them alone, and whether one of them has agreed was not
+    /// asked yet.
     pub(crate) fn is_for_hosts(&self) -> bool {
-        self.handed_for.load(Ordering::Relaxed) == FOR_HOSTS
+        let what = self.handed_for.load(Ordering::Relaxed);
+        what == FOR_HOSTS || what >= FOR_RULES_AND_HOSTS
     }
 
     /// Says so, or that nothing is asked.
@@ -91,18 +95,28 @@ impl Sock {
 
     /// Whether that was to be asked; from now on it is not.
     pub(crate) fn take_for_hosts(&self) -> bool {
-        let (now, relaxed) = (FOR_NOTHING, Ordering::Relaxed);
-        self.handed_for.compare_exchange(FOR_HOSTS, now, relaxed, relaxed).is_ok()
+        let asked = |what| match what {
+            FOR_HOSTS => Some(FOR_NOTHING),
+            FOR_RULES_AND_HOSTS.. => Some(what - RULES_MAX as u8),
+            _ => None,
+        };
+        self.handed_for.fetch_update(Ordering::Relaxed, Ordering::Relaxed, asked).is_ok()
     }
 
     /// The place of the rule of TLS that has it, among those of the process.
     pub(crate) fn rule(&self) -> Option<usize> {
-        self.handed_for.load(Ordering::Relaxed).checked_sub(FOR_RULES).map(usize::from)
+        let at = usize::from(self.handed_for.load(Ordering::Relaxed).checked_sub(FOR_RULES)?);
+        Some(if at < RULES_MAX { at } else { at - RULES_MAX })
     }
 
-    /// A rule has it, or none.
+    /// A rule has it, or none. It is not to be asked whether another host has agreed on SMC.
     pub(crate) fn set_rule(&self, at: Option<usize>) {
         self.hand_over_for(at.map_or(FOR_NOTHING, |at| at as u8 + FOR_RULES));
+    }
+
+    /// A rule has it, and another host may have agreed on SMC.
+    pub(crate) fn set_rule_and_for_hosts(&self, at: usize) {
+        self.hand_over_for(at as u8 + FOR_RULES_AND_HOSTS);
     }
 
     /// A rule of TLS has it, and TLS has not begun, as far as this process knows.

@@ -4,6 +4,7 @@ use super::*;
 use crate::handshakes::Handshakes;
 use crate::limits::CHUNK;
 use crate::protection::Protection as Rules;
+use crate::session::carrier::ByTcp;
 use rustls::time_provider::DefaultTimeProvider;
 use sidestep_proto::protection::Scope;
 use sidestep_tls::rule::{Expected, Identity, Rule, UncleanEnd, Versions};
@@ -88,7 +89,8 @@ impl Scene {
         let ((program, h), (n, peer)) = (connection(), connection());
         let ends = Ends::of(&n, 0);
         let rules = Rules::new(vec![setup.rule().clone()], Handshakes::begin(true).unwrap());
-        let protected = Protected::begin(ends, setup, Duration::ZERO);
+        let mut protected = Protected::new(ends, setup);
+        protected.begin(Duration::ZERO);
         let address = ends.remote().unwrap().ip();
         rules.handshakes.start(1, setup.clone(), Peer { address, resolved: None });
         Self { protected, h, n, program, peer, rules, now: Duration::ZERO, fate: Fate::Waits }
@@ -106,8 +108,9 @@ impl Scene {
         let chunk = &mut vec![0; CHUNK];
         let mut apart = Apart { chunk, reports: &mut reports, now: self.now };
         let (mut h_is, mut n_is) = (Ready::ALL, Ready::ALL);
-        let ends = ((&self.h, &mut h_is), (&self.n, &mut n_is));
-        self.fate = self.protected.advance(1, ends.0, ends.1, &mut apart);
+        let mut carrier = ByTcp { n: &self.n, is: &mut n_is };
+        self.protected.settle(&self.n, apart.reports);
+        self.fate = self.protected.advance(1, (&self.h, &mut h_is), &mut carrier, &mut apart);
         reports.into_iter().for_each(|report| self.rules.heed(1, report));
         if let Fate::Over(end) = self.fate {
             if end != End::InOrder {
