@@ -80,6 +80,12 @@ impl Captured {
         dissect(&self.file, only, &words)
     }
 
+    /// Whether these bytes are in it, one packet's.
+    pub(crate) fn has(&self, bytes: &[u8]) -> Result<bool> {
+        let file = fs::read(&self.file)?;
+        Ok(file.windows(bytes.len()).any(|it| it == bytes))
+    }
+
     /// **Errors**: `sidestep decode` finds a broken rule, or cannot read it.
     pub(crate) fn must_keep_rules(&self, sidestep: &Path) -> Result<String> {
         let mut decode = Command::new(sidestep);

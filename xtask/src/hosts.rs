@@ -69,6 +69,8 @@ pub(crate) struct Ground<'a> {
     pub(crate) faults: &'a str,
     /// `smc.eid` of the server and of the client.
     pub(crate) eids: [&'a str; 2],
+    /// More of the configuration of the server and of the client.
+    pub(crate) more: [&'a str; 2],
     /// Each host has CPUs of its own: half of this machine's.
     pub(crate) is_divided: bool,
     /// Two routers, and a line like this between them, in the place of each cable; for IPv4.
@@ -81,6 +83,7 @@ impl Ground<'_> {
         families: &[Family::V4],
         faults: "",
         eids: ["SIDESTEP"; 2],
+        more: [""; 2],
         is_divided: false,
         distance: None,
     };
@@ -334,7 +337,7 @@ fn settings(directory: &Path, end: usize, ground: Ground<'_>) -> String {
         "" => String::new(),
         faults => format!("faults = {faults:?}\n"),
     };
-    format!("{own}{faults}[pnet.CABLE]\ninterfaces = {interfaces:?}\n")
+    format!("{own}{faults}[pnet.CABLE]\ninterfaces = {interfaces:?}\n{}", ground.more[end])
 }
 
 /// With a soft RNIC at each of these addresses.

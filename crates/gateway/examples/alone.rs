@@ -5,6 +5,8 @@
 //! | an address, an interface, and those with `soft:` before | an adapter |
 //! | `ueid=NAME` | the UEID, `SIDESTEP` without it |
 //! | `pnet=INTERFACE` | this interface is on the network `NET1` |
+//! | `trust=FILE` | TLS protects what programs begin, with servers that have this certificate for the name `a.example` |
+//! | `identity=FILE` | TLS protects what programs accept, by the certificate and the key in this file |
 //! | `loss=PERCENT` | so many of the adapters' datagrams are lost |
 //! | `replace` | in the place of the gateway that is there |
 //! | `store=PATH` | what it leaves when it ends goes to the socket there |
@@ -22,7 +24,9 @@ use std::os::unix::net::UnixStream;
 use log::{LevelFilter, Log, Metadata, Record};
 use sidestep_gateway::watchdog::Watchdog;
 use sidestep_gateway::{Gateway, Settings};
+use sidestep_proto::protection::{Role, Scope};
 use sidestep_rdma::faults::Plan;
+use sidestep_tls::rule::{Expected, Identity, Rule, Trust};
 use sidestep_wire::Eid;
 
 struct Lines;
@@ -39,6 +43,24 @@ impl Log for Lines {
     fn flush(&self) {}
 }
 
+/// A rule about all connections of this role.
+fn rule(role: Role) -> Rule {
+    let name = "test".parse().expect("a name");
+    let ports = ["1-65535".parse().expect("all")].into_iter().collect();
+    let (begin, peers, users) = Default::default();
+    Rule::new(Scope { role, begin, name, ports, peers, users })
+}
+
+fn outbound(trust: &str) -> Rule {
+    let server_name = Some(Expected::Name("a.example".parse().expect("a name")));
+    Rule { trust: Trust::File(trust.into()), server_name, ..rule(Role::Outbound) }
+}
+
+fn inbound(identity: &str) -> Rule {
+    let identity = Some(Identity { certificate: identity.into(), key: identity.into() });
+    Rule { identity, ..rule(Role::Inbound) }
+}
+
 fn main() {
     log::set_logger(&Lines).expect("the only one");
     log::set_max_level(LevelFilter::Debug);
@@ -53,6 +75,8 @@ fn main() {
             Some(("pnet", name)) => settings.networks.push((name.to_owned(), "NET1".to_owned())),
             Some(("store", path)) => store = Some(path.to_owned()),
             Some(("restore", path)) => restore = Some(path.to_owned()),
+            Some(("trust", path)) => settings.rules.push(outbound(path)),
+            Some(("identity", path)) => settings.rules.push(inbound(path)),
             Some(("loss", percent)) => {
                 let loss = percent.parse::<f64>().expect("a number") / 100.0;
                 settings.faults = Some(Plan { loss, seed: 7, ..Plan::PERFECT });

@@ -10,6 +10,7 @@ mod store;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
+use std::mem;
 use std::net::{IpAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -38,7 +39,7 @@ use crate::ipsec::{Blind, Policies};
 use crate::lessons::Lessons;
 use crate::limits::{
     AT_ONCE, BUFFERS_OF_USER_MAX, FAREWELL, HANDSHAKES_OF_USER_MAX, JUDGE_PATIENCE, KEEPALIVE,
-    REFUSALS_OF_USER_MAX, SESSIONS_MAX, SESSIONS_OF_USER_MAX,
+    QUESTION_PATIENCE, REFUSALS_OF_USER_MAX, SESSIONS_MAX, SESSIONS_OF_USER_MAX,
 };
 use crate::listener::Listener;
 use crate::migration;
@@ -87,6 +88,18 @@ struct Judging {
     line: u64,
     left: BTreeSet<u64>,
     denied: u32,
+    until: Duration,
+}
+
+/// A program asks about TLS on a connection of which nothing can be told yet.
+#[derive(Debug)]
+struct Question {
+    /// Who waits for the answer, at the control socket.
+    line: u64,
+    /// The program's, of H.
+    port: u16,
+    /// Whose connection it has to be; `None`: anybody's.
+    user: Option<u32>,
     until: Duration,
 }
 
@@ -171,6 +184,7 @@ pub struct Gateway {
     absences: Absences,
     returns: Arc<Returns>,
     judgings: Vec<Judging>,
+    questions: Vec<Question>,
     /// The gateways before this one that drain, the latest first.
     predecessors: Vec<Predecessor>,
     /// What it has given away, and no adapter of ours has yet.
@@ -273,6 +287,7 @@ impl Gateway {
             absences: Absences::default(),
             returns,
             judgings: Vec::new(),
+            questions: Vec::new(),
             predecessors,
             successions,
             drain: None,
@@ -434,8 +449,10 @@ impl Gateway {
         let of_drain = self.drain.as_ref().filter(|_| end.is_none()).and_then(Drain::poll_timeout);
         let of_store = self.storing.as_ref().filter(|_| end.is_none()).map(|it| it.until);
         let of_judgings = self.judgings.iter().map(|it| it.until).min();
+        let of_questions = self.questions.iter().map(|it| it.until).min();
         let of_sources = [of_engine, of_listener, of_sessions, of_trials, self.search];
-        let others = [end, of_drain, of_store, of_judgings, self.absences.poll_timeout()];
+        let of_absences = self.absences.poll_timeout();
+        let others = [end, of_drain, of_store, of_judgings, of_questions, of_absences];
         let mut due = others.into_iter().chain(of_sources).flatten().min();
         for place in &self.places {
             let of_device = self.host.device(place.id).and_then(|device| device.poll_timeout());
@@ -483,9 +500,10 @@ impl Gateway {
                             self.control.tell(number, &status);
                         }
                         Some(Request::Protection { port, user }) => {
-                            let status = self.protection_of(port, user);
-                            let answer = status.map_or(Message::Unknown, Message::Protection);
-                            self.control.answer(number, answer);
+                            // Its last one counts.
+                            self.questions.retain(|it| it.line != number);
+                            let until = now + QUESTION_PATIENCE;
+                            self.questions.push(Question { line: number, port, user, until });
                         }
                         Some(Request::RulesChanged) => {
                             self.tell_filter_again();
@@ -630,7 +648,7 @@ impl Gateway {
         let judged = talk.as_ref().and_then(|talk| talk.is_denied);
         let fate = session.advance(talk, &mut world);
         known.is_ready = false;
-        let is_called = std::mem::take(&mut known.is_called);
+        let is_called = mem::take(&mut known.is_called);
         let due = session.poll_timeout();
         if due != known.due {
             known.due.map(|before| self.deadlines.remove(&(before, number)));
@@ -664,6 +682,20 @@ impl Gateway {
     fn protection_of(&self, port: u16, user: Option<u32>) -> Option<ProtectionStatus> {
         let (owner, status) = self.present().find_map(|(_, it)| it.protection(port))?;
         user.is_none_or(|user| user == owner).then_some(status)
+    }
+
+    /// Answers programs that ask about TLS, as far as that can be known by now.
+    fn answer_questions(&mut self, now: Duration) {
+        let may_come = !self.arrivals.is_empty()
+            || self.listener.as_ref().is_some_and(Listener::waits)
+            || self.sessions.values().any(|known| known.session.is_none());
+        for question in mem::take(&mut self.questions) {
+            match self.protection_of(question.port, question.user) {
+                Some(status) => self.control.answer(question.line, Message::Protection(status)),
+                None if may_come && now < question.until => self.questions.push(question),
+                None => self.control.answer(question.line, Message::Unknown),
+            }
+        }
     }
 
     /// Sessions that no thread is away with.

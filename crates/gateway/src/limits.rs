@@ -49,6 +49,9 @@ pub const RESET_PATIENCE: Duration = Duration::from_millis(25);
 pub const FAREWELL: Duration = Duration::from_millis(500);
 /// How long a gateway that gives its place away waits for the next one to read.
 pub const SUCCESSION_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a program that asks about TLS waits where its connection is not known yet, or a thread is away with it. Less than
+/// the library waits.
+pub const QUESTION_PATIENCE: Duration = Duration::from_millis(500);
 /// How long connections of a link group send nothing, so that it comes to rest and can go to the next gateway: many
 /// times as long as an answer takes. One that has not come to rest by then is tried again after the pause.
 pub const FREEZE_PATIENCE: Duration = Duration::from_millis(100);

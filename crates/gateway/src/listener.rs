@@ -162,6 +162,11 @@ impl Listener {
         self.offers.halves().filter(|offer| offer.rule.is_none())
     }
 
+    /// Whether anything waits for its other half.
+    pub(crate) fn waits(&self) -> bool {
+        self.callers.halves().next().is_some() || self.offers.halves().next().is_some()
+    }
+
     /// Nothing of it is told of any more: another process has its socket, too.
     pub(crate) fn leave(self, poller: &Poller) {
         poller.forget(&self.listener);

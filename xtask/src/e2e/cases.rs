@@ -133,6 +133,7 @@ pub(crate) const CASES: &[Case] = &[
     ),
     Case::alone("hosts-families", &["ip", "python3"], hosts::families),
     Case::alone("hosts-filter", &["ip", "python3", "unshare", "nsenter"], hosts::filter),
+    Case::alone("hosts-tls", &["ip", "openssl", "nginx", "curl", "tshark"], hosts::tls),
     Case::alone("hosts-declined", &["ip", "python3", "tshark"], hosts::declined),
     Case::alone("hosts-nginx", &["ip", "nginx", "curl"], hosts::nginx),
     Case::alone("hosts-wrk", &["ip", "nginx", "wrk"], hosts::wrk),

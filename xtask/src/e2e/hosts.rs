@@ -6,6 +6,7 @@
 use std::fs;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -143,6 +144,58 @@ pub(crate) fn filter(stage: &Stage<'_>) -> Result<String> {
     server.must_be_alive()?;
     client.finish(HANG)?;
     Ok(format!("{CONNECTIONS} connections by RDMA were reset"))
+}
+
+/// By rules of both hosts TLS protects what goes by RDMA: nginx and curl speak plain text, and none is on the cable.
+pub(crate) fn tls(stage: &Stage<'_>) -> Result<String> {
+    const LEN: usize = 1 << 20;
+    const PLAIN_TEXT: &[u8] = b"User-Agent: curl";
+    let directory = stage.house.scratch.join("hosts-tls");
+    fs::create_dir_all(&directory)?;
+    let [certificate, key] = ["certificate", "key"].map(|it| directory.join(it));
+    let mut make = Command::new("openssl");
+    make.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]);
+    make.args(["-subj", "/CN=server", "-addext", "subjectAltName=DNS:server.example"]);
+    make.arg("-keyout").arg(&key).arg("-out").arg(&certificate);
+    launch::run(make, HANG)?;
+    let inbound = format!(
+        "[tls.inbound.web]\nports = [{PORT}]\ncertificate = {certificate:?}\nkey = {key:?}\n"
+    );
+    let outbound = format!(
+        "[tls.outbound.web]\nports = [{PORT}]\nserver_name = \"server.example\"\n\
+         trust = {certificate:?}\n"
+    );
+    let mut seen = [false; 2];
+    for (rules, seen) in [["", ""], [&inbound, &outbound]].into_iter().zip(&mut seen) {
+        let ground = Ground { more: rules, ..Ground::ONE_CABLE };
+        let mut scene = Scene::set(stage, ground, true)?;
+        scene.fetch(LEN)?;
+        ensure!(scene.hosts.bytes_sent()? > LEN as u64, "the file has not gone by RDMA");
+        let captured = scene.capture.take().context("it was begun")?.end()?;
+        *seen = captured.has(PLAIN_TEXT)?;
+    }
+    ensure!(seen == [true, false], "plain text on the cable, without and with TLS: {seen:?}");
+    is_shown(stage, [&inbound, &outbound])
+}
+
+/// Displays of both hosts say that a connection goes by SMC-R, and what protects it.
+fn is_shown(stage: &Stage<'_>, rules: [&str; 2]) -> Result<String> {
+    let scene = Scene::set(stage, Ground { more: rules, ..Ground::ONE_CABLE }, false)?;
+    let _server = scene.echo_server()?;
+    let mut client = scene.echo_client(SERVER)?;
+    talk(&mut client, "3 20")?;
+    scene.must_be_smc_r(3)?;
+    for host in [&scene.hosts.server, &scene.hosts.client] {
+        let shown = host.ask("ss")?;
+        let rows = shown.as_array().context("`sidestep ss`: no list")?;
+        let is_it = |row: &&Value| {
+            row["mode"] == "SMC-R"
+                && row["protection"].as_str().is_some_and(|it| it.starts_with("TLS 1.3 "))
+        };
+        ensure!(rows.iter().filter(is_it).count() == 3, "{shown:#}");
+    }
+    client.finish(HANG)?;
+    Ok("plain text on the cable without rules, and none with them; shown at both ends".to_owned())
 }
 
 /// `sidestep filter list` shows what follows from the link between the two hosts, before the list.

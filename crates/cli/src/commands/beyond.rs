@@ -59,9 +59,10 @@ impl Path<'_> {
     /// What stands in the column of reasons.
     pub(super) fn words(&self) -> String {
         let words = match self.0.map(|connection| connection.mode) {
-            Some(Mode::SmcR) => "",
             Some(Mode::Tcp) => self.fallback().map_or("", |reason| &reason.text),
-            Some(Mode::Tls | Mode::WithinHost) => return self.protection().unwrap_or_default(),
+            Some(Mode::SmcR | Mode::Tls | Mode::WithinHost) => {
+                return self.protection().unwrap_or_default();
+            }
             Some(Mode::Deciding) => "the two hosts are agreeing",
             None => "goes by the gateway, which cannot be asked from here",
         };
@@ -140,6 +141,7 @@ mod tests {
             protected(5, Some(("TLS 1.3", "TLS_AES_256_GCM_SHA384"))),
             protected(6, None),
             status::Connection { mode: Mode::WithinHost, ..protected(7, None) },
+            status::Connection { mode: Mode::SmcR, ..protected(8, Some(("TLS 1.2", "C030"))) },
         ];
         let beyond = Beyond(said.into_iter().map(|it| (it.port, it)).collect());
         let seen = |session| Connection { session, ..super::super::ss::tests::server() };
@@ -157,6 +159,7 @@ mod tests {
         assert!(of(Some(6)).is_some_and(|(_, words, _)| words.contains("handshake")));
         let words = "in memory of this host, by rule logs".to_owned();
         assert_eq!(of(Some(7)), Some(("SMC-D", words, None)));
+        assert_eq!(of(Some(8)), Some(("SMC-R", "TLS 1.2 C030 logs".to_owned(), None)));
         assert_eq!(of(Some(4)).unwrap().0, "gateway", "the gateway does not know it");
         let other = Connection { peer: None, ..seen(Some(1)) };
         assert_eq!(beyond.path(&other).unwrap().mode(), "gateway", "another one of that port");

@@ -55,18 +55,17 @@ impl Line {
         Ok(h)
     }
 
-    /// Says what `h` is for.
+    /// Says what `h` is for: `as_what` says it of the hand-over.
     pub(crate) fn say(
         &self,
         n: &TcpStream,
         h: &TcpStream,
-        side: Side,
-        rmbe: RmbeSize,
+        (side, rmbe): (Side, RmbeSize),
+        as_what: impl FnOnce(HandOver) -> Message,
     ) -> io::Result<()> {
         let hand_over = HandOver { side, port: h.local_addr()?.port(), rmbe };
         let mut bytes = [0; EMITTED_LEN_MAX];
-        let message = Message::HandOver(hand_over);
-        let len = message.emit(&mut bytes).map_err(io::Error::other)?;
+        let len = as_what(hand_over).emit(&mut bytes).map_err(io::Error::other)?;
         self.send(&bytes[..len], &[n])
     }
 
@@ -81,11 +80,17 @@ impl Line {
     }
 }
 
+impl From<Line> for OwnedFd {
+    fn from(line: Line) -> Self {
+        line.socket
+    }
+}
+
 /// Hands a connection over, and returns H.
 pub(crate) fn hand_over(n: &TcpStream, side: Side, rmbe: RmbeSize) -> io::Result<TcpStream> {
     let line = Line::call()?;
     let h = line.connect()?;
-    line.say(n, &h, side, rmbe)?;
+    line.say(n, &h, (side, rmbe), Message::HandOver)?;
     Ok(h)
 }
 

@@ -121,6 +121,7 @@ impl Service {
     /// Tells sessions what turns have come to, and lets adapters send.
     fn conclude_turns(&mut self, now: Duration) {
         self.gateway.take_events(now);
+        self.gateway.answer_questions(now);
         self.gateway.migrate(now);
         if self.end.is_none() && self.gateway.store(now) {
             self.end = Some(self.gateway.say_farewell(now));

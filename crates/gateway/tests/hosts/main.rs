@@ -9,6 +9,7 @@
 //! | `broken` | gateways and peers that die, cables that are cut |
 //! | `replaced` | connections that go on in the gateway that takes the place of theirs |
 //! | `held` | programs that keep the lock of their socket |
+//! | `tls` | connections that TLS protects, by SMC-R and by TCP |
 //! | `hostile` | callers that say what they should not |
 
 #[path = "../../examples/handover/by_hand.rs"]
@@ -24,6 +25,7 @@ mod moved;
 mod replaced;
 mod scene;
 mod stays;
+mod tls;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

@@ -21,7 +21,7 @@ use crate::scene::{CLIENT, End, PATIENCE, SERVER, Scene, adapters};
 use crate::{receive, receive_end, receive_from, receive_reset, reset, send};
 
 /// The process has nothing left, and ends.
-fn await_end(mut gateway: Child, scene: &Scene, host: usize) {
+pub(crate) fn await_end(mut gateway: Child, scene: &Scene, host: usize) {
     let end = Instant::now() + PATIENCE;
     while gateway.try_wait().unwrap().is_none() {
         assert!(Instant::now() < end, "it has not ended\n{}", scene.log(host));

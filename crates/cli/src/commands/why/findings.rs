@@ -107,8 +107,8 @@ enum Outcome {
     HandedOver,
     /// So it is, and the gateway passes its bytes on by TCP.
     PassedOn(status::Reason),
-    /// It goes by the gateway, which speaks TLS: version, suite and rule.
-    Protected(String),
+    /// It goes by the gateway, which speaks TLS: version, suite and rule, and whether its records go by SMC-R.
+    Protected(String, bool),
     /// Nothing is decided, or was when it ended.
     Undecided,
     /// The ends are agreeing.
@@ -170,7 +170,7 @@ impl Sight<'_> {
             let rank = match kind.outcome {
                 Outcome::Tcp(_) | Outcome::PassedOn(_) => 0,
                 Outcome::Agreeing | Outcome::Undecided => 1,
-                Outcome::Moved | Outcome::HandedOver | Outcome::Protected(_) => 2,
+                Outcome::Moved | Outcome::HandedOver | Outcome::Protected(..) => 2,
             };
             (rank, std::cmp::Reverse(kind.open.saturating_add(kind.in_last_hour)))
         });
@@ -195,9 +195,10 @@ impl Sight<'_> {
                 _ if connection.session.is_some() => {
                     let path = self.beyond.path(connection);
                     let protection = path.as_ref().and_then(beyond::Path::protection);
+                    let is_smc_r = path.as_ref().is_some_and(beyond::Path::is_smc_r);
                     let reason = path.and_then(|path| path.fallback().cloned());
                     let passed_on = reason.map_or(Outcome::HandedOver, Outcome::PassedOn);
-                    protection.map_or(passed_on, Outcome::Protected)
+                    protection.map_or(passed_on, |it| Outcome::Protected(it, is_smc_r))
                 }
                 (Mode::SmcD | Mode::Lingering, _) => Outcome::Moved,
                 (Mode::Negotiating, _) => Outcome::Agreeing,
@@ -249,8 +250,8 @@ impl Sight<'_> {
                     "both ends have shown by the TCP option that they know SMC",
                 )
             },
-            Outcome::Protected(words) => Finding {
-                mode: "TLS",
+            Outcome::Protected(words, is_smc_r) => Finding {
+                mode: if *is_smc_r { "SMC-R" } else { "TLS" },
                 decided_by: "the operator's rules of TLS".into(),
                 ..plain(words, "a rule has it, and the gateway speaks TLS with the peer")
             },
