@@ -155,7 +155,9 @@ pub(crate) fn tls(stage: &Stage<'_>) -> Result<String> {
     let [certificate, key] = ["certificate", "key"].map(|it| directory.join(it));
     let mut make = Command::new("openssl");
     make.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]);
-    make.args(["-subj", "/CN=server", "-addext", "subjectAltName=DNS:server.example"]);
+    make.args(["-days", "365", "-subj", "/CN=server"]);
+    make.args(["-addext", "subjectAltName=DNS:server.example"]);
+    make.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
     make.arg("-keyout").arg(&key).arg("-out").arg(&certificate);
     launch::run(make, HANG)?;
     let inbound = format!(
