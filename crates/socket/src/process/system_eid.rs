@@ -4,26 +4,32 @@
 //! beyond it: the SEID has a part of its boot ID, which the kernel tells in every container alike. (A runtime may show a
 //! container another one, as `systemd-nspawn` does. Then that container is a machine of its own.)
 
+use core::sync::atomic::{AtomicU64, Ordering};
 use sidestep_device::sys;
 use sidestep_wire::Eid;
-use std::sync::OnceLock;
 
 /// Digits of the boot ID that are in the SEID.
 const DIGITS: usize = 16;
 
+/// The number in it, or one of these words. Threads that ask at once read the same, and none waits for another, which
+/// a forked child would not have.
+static NUMBER: AtomicU64 = AtomicU64::new(NOT_READ);
+const NOT_READ: u64 = 0;
+const UNREADABLE: u64 = 1;
+
 /// The SEID of this machine, as it was when it was first asked for. `None`: the boot ID cannot be read.
 pub(crate) fn system_eid() -> Option<Eid> {
-    static SEID: OnceLock<Option<Eid>> = OnceLock::new();
-    *SEID.get_or_init(|| {
+    if NUMBER.load(Ordering::Relaxed) == NOT_READ {
         // A UUID and the end of its line.
         let mut bytes = [0; 37];
         let read = sys::read_file(c"/proc/sys/kernel/random/boot_id", &mut bytes);
-        let seid = read.ok().and_then(|len| number(&bytes[..len])).map(Eid::seid);
-        if seid.is_none() {
+        let number = read.ok().and_then(|len| number(&bytes[..len]));
+        if number.is_none() {
             crate::log!(Warn, "the boot ID cannot be read: smc.seid has no effect");
         }
-        seid
-    })
+        NUMBER.store(number.unwrap_or(UNREADABLE), Ordering::Relaxed);
+    }
+    Some(NUMBER.load(Ordering::Relaxed)).filter(|number| *number > UNREADABLE).map(Eid::seid)
 }
 
 /// The first digits of a UUID.
@@ -34,7 +40,7 @@ fn number(uuid: &[u8]) -> Option<u64> {
         number = number << 4 | u64::from(char::from(*byte).to_digit(16)?);
         count += 1;
     }
-    (count == DIGITS).then_some(number)
+    (count == DIGITS && number > UNREADABLE).then_some(number)
 }
 
 #[cfg(test)]
@@ -45,7 +51,7 @@ mod tests {
     fn the_first_digits_of_a_boot_id_are_taken() {
         let uuid = b"0f3C2a1b-4d5e-4f60-8a9b-0c1d2e3f4a5b\n";
         assert_eq!(number(uuid), Some(0x0f3c_2a1b_4d5e_4f60));
-        for other in [&b""[..], b"\n", b"0f3c2a1b-4d5e-4f6", b"0f3c2a1b-4d5e-4f6x"] {
+        for other in [&b""[..], b"\n", b"0f3c2a1b-4d5e-4f6", b"0f3c2a1b-4d5e-4f6x", &[b'0'; 36]] {
             assert_eq!(number(other), None);
         }
     }
