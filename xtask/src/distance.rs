@@ -6,6 +6,8 @@
 //!                                 read, hold until sent + delay, write
 //! ```
 //!
+//! Each host is in a subnet of its own, of two addresses: its own and its router's.
+//!
 //! The kernel that this runs on has no netem, so the line is a program. Frames keep their order and have all the
 //! same delay, whatever they carry: the same for TCP and for RDMA. A run of datagrams and what TCP lets be parted on
 //! its way pass as one frame, as over a cable between namespaces. The line can lose frames and carry so many bytes a
@@ -14,8 +16,9 @@
 //! Light takes 5 µs for a kilometre of fibre. A thread sleeps until a frame is due, so each takes some ten
 //! microseconds more than it should: what `ping` says is the truth, and is checked.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
@@ -23,14 +26,14 @@ use std::process::Command;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sidestep_rdma::faults::{Faults, Plan};
 
 use crate::bench::launch;
 use crate::enclosure::Namespace;
-use crate::suite::HANG;
+use crate::suite::{HANG, Lacking};
 
 /// What light takes for a kilometre of fibre, one way.
 pub(crate) const PER_KM: Duration = Duration::from_micros(5);
@@ -48,7 +51,7 @@ pub(crate) struct Distance {
 }
 
 impl Distance {
-    /// Puts it between two hosts with these addresses, in the place of a cable.
+    /// Puts it between two hosts, which get these addresses, in the place of a cable. Neither address is of the other's subnet.
     pub(crate) fn lay(
         hosts: [&Namespace; 2],
         cable: &str,
@@ -63,23 +66,21 @@ impl Distance {
         for (end, (host, router)) in hosts.into_iter().zip(&routers).enumerate() {
             host.join(cable, router.name())?;
             taps.push(open_tap(router)?);
-            for interface in [cable, LINE] {
-                router.ip(&["link", "set", interface, "up"])?;
+            let next = neighbour(at[end])?;
+            for (namespace, interface, address) in [
+                (host, cable, format!("{}/31", at[end])),
+                (router, cable, format!("{next}/31")),
+                (router, LINE, format!("{}/30", ENDS[end])),
+            ] {
+                namespace.ip(&["address", "add", &address, "dev", interface])?;
+                namespace.ip(&["link", "set", interface, "up"])?;
             }
-            router.ip(&["address", "add", &format!("{}/30", ENDS[end]), "dev", LINE])?;
-            router.ip(&["route", "add", &format!("{}/32", at[end]), "dev", cable])?;
-        }
-        for (end, router) in routers.iter().enumerate() {
+            host.ip(&["route", "add", "default", "via", &next])?;
             router.ip(&["route", "add", &format!("{}/32", at[1 - end]), "via", ENDS[1 - end]])?;
-            // To each host the other one is on its cable, where its router answers for it, and at once.
-            let mut command = Command::new("sh");
-            let script = format!(
-                "cd /proc/sys/net/ipv4 && echo 1 > ip_forward && echo 1 > conf/all/proxy_arp && \
-                 echo 0 > neigh/{cable}/proxy_delay"
-            );
-            command.args(["-c", &script]);
-            router.enclose(&mut command);
-            launch::run(command, HANG)?;
+            let mut forward = Command::new("sh");
+            forward.args(["-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"]);
+            router.enclose(&mut forward);
+            launch::run(forward, HANG)?;
         }
         let (stop, stopped) = UnixStream::pair()?;
         let mut threads = Vec::new();
@@ -90,6 +91,12 @@ impl Distance {
         }
         Ok(Self { stop: Some(stop), threads, _routers: routers })
     }
+}
+
+/// The other address of a subnet of two.
+fn neighbour(address: &str) -> Result<String> {
+    let address: Ipv4Addr = address.parse().context("of a host at a distance")?;
+    Ok(Ipv4Addr::from_bits(address.to_bits() ^ 1).to_string())
 }
 
 impl Drop for Distance {
@@ -147,6 +154,9 @@ struct InterfaceRequest {
 /// `TUN_F_*` of `linux/if_tun.h`: checksums and runs of TCP and UDP are left to who is behind the tap.
 const OFFLOADS: libc::c_ulong = 0x01 | 0x02 | 0x04 | 0x20 | 0x40;
 
+/// What makes taps.
+const TUN: &str = "/dev/net/tun";
+
 /// A tap of this name in a namespace, which lives as long as the file.
 fn open_tap(namespace: &Namespace) -> Result<File> {
     let namespace = File::open(format!("/run/netns/{}", namespace.name()))?;
@@ -161,7 +171,10 @@ fn open_tap(namespace: &Namespace) -> Result<File> {
 fn tap() -> Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
-    let tap = options.open("/dev/net/tun")?;
+    if !fs::exists(TUN)? {
+        bail!(Lacking(format!("there is no {TUN}")));
+    }
+    let tap = options.open(TUN)?;
     let mut name = [0; libc::IFNAMSIZ];
     name[..LINE.len()].copy_from_slice(LINE.as_bytes());
     let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
@@ -193,6 +206,13 @@ pub(crate) fn check(ping: &str, delay: Duration) -> Result<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hosts_at_a_distance_are_in_subnets_of_their_own() {
+        let next = ["10.92.1.1", "10.92.1.2"].map(|host| neighbour(host).unwrap());
+        assert_eq!(next, ["10.92.1.0", "10.92.1.3"]);
+        assert!(neighbour("fd92:1::1").is_err());
+    }
 
     #[test]
     fn a_distance_that_is_another_is_told() {

@@ -73,7 +73,7 @@ pub(crate) struct Ground<'a> {
     pub(crate) more: [&'a str; 2],
     /// Each host has CPUs of its own: half of this machine's.
     pub(crate) is_divided: bool,
-    /// Two routers, and a line like this between them, in the place of each cable; for IPv4.
+    /// Two routers, and a line like this between them, in the place of the one cable; for IPv4.
     pub(crate) distance: Option<Plan>,
 }
 
@@ -129,13 +129,12 @@ impl Hosts {
         let [server, client] = [Namespace::make(&server)?, Namespace::make(&client)?];
         let mut distances = Vec::new();
         for (cable, addresses) in CABLES.iter().zip(ADDRESSES).take(ground.cables) {
-            match ground.distance {
-                Some(plan) => {
-                    let at = addresses[Family::V4 as usize];
-                    distances.push(Distance::lay([&server, &client], cable, at, plan)?);
-                }
-                None => server.join(cable, client.name())?,
+            if let Some(plan) = ground.distance {
+                let at = addresses[Family::V4 as usize];
+                distances.push(Distance::lay([&server, &client], cable, at, plan)?);
+                continue;
             }
+            server.join(cable, client.name())?;
             for (end, namespace) in [&server, &client].into_iter().enumerate() {
                 namespace.settle(cable, &addresses.map(|of_family| of_family[end]))?;
             }
@@ -581,7 +580,7 @@ impl Host {
         Ok(!links.is_empty() && links.iter().all(|link| of_group(&link["link_group"]) == count))
     }
 
-    fn active_links(&self) -> Result<Vec<Value>> {
+    pub(crate) fn active_links(&self) -> Result<Vec<Value>> {
         let Value::Array(links) = self.ask("links")? else { bail!("`sidestep links`: no list") };
         Ok(links.into_iter().filter(|link| link["state"] == "Active").collect())
     }

@@ -241,6 +241,11 @@ const TABLES: &[(&str, &[Key])] = &[
                 set: |s, v| eids(v).map(|v| s.eid = Some(v)),
                 get: |s| s.eid.as_ref().map(Eids::to_string),
             },
+            Key {
+                name: "seid",
+                set: |s, v| boolean(v).map(|v| s.seid = Some(v)),
+                get: |s| s.seid.map(|on| on.to_string()),
+            },
         ],
     ),
     (
@@ -720,6 +725,7 @@ mod tests {
             user_memory_limit = "1GB"
             agent_socket = "/run/broker.sock"
             eid = ["PROD-1", "TEST"]
+            seid = true
             [policy]
             handshake_limit = 64
             exclude_ports = [22, "6000-6010"]
@@ -774,6 +780,7 @@ mod tests {
             user_memory_limit: MemoryLimit::new(1 << 30),
             agent_socket: Some("/run/broker.sock".into()),
             eid: Eids::new(["PROD-1", "TEST"].map(|name| Eid::new(name).unwrap()).to_vec()),
+            seid: Some(true),
             handshake_limit: Some(64),
             exclude_ports: Some(vec!["22".parse().unwrap(), "6000-6010".parse().unwrap()]),
             permit_peers: Some(vec!["10.0.0.0/8".parse().unwrap()]),
@@ -799,7 +806,7 @@ mod tests {
             share_pairs: Some(vec![Pair(
                 ["root", "1001"].map(|name| User::find(name, name.parse().ok()).unwrap()),
             )]),
-            filter_rules: Some(format!("{}default deny", "\n".repeat(35))),
+            filter_rules: Some(format!("{}default deny", "\n".repeat(36))),
             filter_forwarded: Some(["eth0", "eth1"].map(|name| name.parse().unwrap()).to_vec()),
             adapters: Some(["10.0.0.1", "soft:eth1"].map(|text| text.parse().unwrap()).to_vec()),
             faults: "loss=1%".parse().ok(),
@@ -851,7 +858,7 @@ mod tests {
         assert_eq!(
             error("[smc]\nmode = \"smc\"\nrmb_size = 1\n"),
             "sidestep.toml:3: smc.rmb_size: unknown key; did you mean `rmbe_size`? \
-             (known: mode, promotion, autosmc, autocache, rmbe_size, spin, memory_limit, user_memory_limit, agent_socket, eid)"
+             (known: mode, promotion, autosmc, autocache, rmbe_size, spin, memory_limit, user_memory_limit, agent_socket, eid, seid)"
         );
         assert_eq!(
             error("[log]\ncolour = true\n"),

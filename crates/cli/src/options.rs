@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! SIDESTEP_OPTIONS="mode=smc promotion=lazy autosmc=on autocache=on rmbe=65536 spin=auto memory=0
-//!     agent=/run/sidestep/agent.sock eid=SIDESTEP log=error"
+//!     agent=/run/sidestep/agent.sock eid=SIDESTEP seid=off log=error"
 //! ```
 //!
 //! Every value there has been checked, holds no space, and is understood by the library as is.
@@ -50,6 +50,7 @@ pub(crate) struct Options {
     pub(crate) user_memory_limit: MemoryLimit,
     pub(crate) agent_socket: PathBuf,
     pub(crate) eid: Eids,
+    pub(crate) seid: bool,
     pub(crate) handshake_limit: u32,
     pub(crate) exclude_ports: Vec<PortRange>,
     pub(crate) permit_peers: Vec<IpNet>,
@@ -103,6 +104,7 @@ pub(crate) struct Settings {
     pub(crate) user_memory_limit: Option<MemoryLimit>,
     pub(crate) agent_socket: Option<PathBuf>,
     pub(crate) eid: Option<Eids>,
+    pub(crate) seid: Option<bool>,
     pub(crate) handshake_limit: Option<u32>,
     pub(crate) exclude_ports: Option<Vec<PortRange>>,
     pub(crate) permit_peers: Option<Vec<IpNet>>,
@@ -169,6 +171,7 @@ impl Settings {
             ("usermemory", self.user_memory_limit.map(|limit| limit.0.to_string())),
             ("agent", self.agent_socket.as_ref().map(|at| percent_encode(at.as_os_str()))),
             ("eid", self.eid.as_ref().map(|eids| listed(&eids.0, ","))),
+            ("seid", self.seid.map(on_or_off)),
             ("handshakes", self.handshake_limit.map(|limit| limit.to_string())),
             ("log", self.log_level.as_ref().map(keyword)),
             ("noport", self.exclude_ports.as_ref().map(|list| listed(list, ","))),
@@ -211,6 +214,7 @@ impl Settings {
             user_memory_limit: self.user_memory_limit.or(lower.user_memory_limit),
             agent_socket: self.agent_socket.or(lower.agent_socket),
             eid: self.eid.or(lower.eid),
+            seid: self.seid.or(lower.seid),
             handshake_limit: self.handshake_limit.or(lower.handshake_limit),
             exclude_ports: self.exclude_ports.or(lower.exclude_ports),
             permit_peers: self.permit_peers.or(lower.permit_peers),
@@ -273,6 +277,7 @@ impl Settings {
             user_memory_limit: self.user_memory_limit.unwrap_or(MemoryLimit(0)),
             agent_socket: self.agent_socket.unwrap_or_else(|| AGENT_SOCKET.into()),
             eid: self.eid.unwrap_or_else(|| Eids(vec![Eid("SIDESTEP".into())])),
+            seid: self.seid.unwrap_or(false),
             handshake_limit: self.handshake_limit.unwrap_or(0),
             exclude_ports: self.exclude_ports.unwrap_or_default(),
             permit_peers: self.permit_peers.unwrap_or_default(),
@@ -303,6 +308,7 @@ impl From<Options> for Settings {
             user_memory_limit: Some(options.user_memory_limit),
             agent_socket: Some(options.agent_socket),
             eid: Some(options.eid),
+            seid: Some(options.seid),
             handshake_limit: Some(options.handshake_limit),
             exclude_ports: Some(options.exclude_ports),
             permit_peers: Some(options.permit_peers),
@@ -526,7 +532,8 @@ mod tests {
         assert_eq!(
             Settings::default().into_options().to_string(),
             "mode=smc promotion=lazy autosmc=on autocache=on rmbe=65536 spin=auto memory=0 \
-             usermemory=0 agent=/run/sidestep/agent.sock eid=SIDESTEP handshakes=0 log=error"
+             usermemory=0 agent=/run/sidestep/agent.sock eid=SIDESTEP seid=off handshakes=0 \
+             log=error"
         );
     }
 

@@ -17,8 +17,8 @@
 //!
 //! Two processes of one host speak SMC-D version 2, release 2.1, as two
 //! Emulated-ISM devices of the loopback kind: every process is a device with a
-//! random 128-bit GID, the channel is [`Chid::LOOPBACK`], and a common UEID admits
-//! one to the other. The bytes are the standard's; where the DMB behind a token
+//! random 128-bit GID, the channel is [`Chid::LOOPBACK`], and a common UEID, or the
+//! SEID of their machine if both have it, admits one to the other. The bytes are the standard's; where the DMB behind a token
 //! lies is told beside them, by the device.
 //!
 //! *Source*: RFC 7609 §3.5.1, Appendix A.1 and C; SMC version 2 as in the wire
@@ -53,6 +53,14 @@ pub struct Local {
     pub gid: ExtendedGid,
     /// The UEIDs we admit, the preferred first.
     pub ueids: ArrayVec<Eid, UEIDS_MAX>,
+    /// The SEID of this machine, if we admit its programs whatever their UEIDs.
+    pub seid: Option<Eid>,
+}
+
+impl Local {
+    fn admits(&self, eid: &Eid) -> bool {
+        self.ueids.contains(eid) || self.seid.as_ref() == Some(eid)
+    }
 }
 
 /// UEIDs of a host, as many as Linux allows. A message has room for eight.
@@ -75,14 +83,15 @@ pub struct Buffer {
 /// The client's offer.
 #[must_use]
 pub fn propose(local: &Local) -> Proposal {
-    Proposal::smc_d_v2(local.ueids.iter().copied().collect(), local.gid, Chid::LOOPBACK)
+    let ueids = local.ueids.iter().copied().collect();
+    Proposal::smc_d_v2(ueids, local.seid, local.gid, Chid::LOOPBACK)
 }
 
 /// The server's answer to a Proposal that came from the device `peer`.
 ///
 /// # Errors
 /// The [`Decline`] to send, and whose fault it is: nothing of SMC-Dv2 offered, no loopback device,
-/// or one with another GID than that of the process that sent it, no UEID offered (NOUEID), or none
+/// or one with another GID than that of the process that sent it, no EID offered (NOUEID), or none
 /// in common, of which Linux says that there is no device (NOSMCDEV).
 fn answer(
     proposal: &Proposal,
@@ -92,9 +101,7 @@ fn answer(
 ) -> Result<AcceptConfirmD, Refusal> {
     let cannot = |diagnosis| refuse(diagnosis, PeerCannot::NothingInCommon);
     let offer = proposal.v2.as_ref().ok_or_else(|| cannot(Diagnosis::PEERNOSMC))?;
-    if offer.smc_d().is_none() {
-        return Err(cannot(Diagnosis::NOSMCDDEV));
-    }
+    let smc_d = offer.smc_d().ok_or_else(|| cannot(Diagnosis::NOSMCDDEV))?;
     let is_loopback = |(_, chid): &(ExtendedGid, Chid)| *chid == Chid::LOOPBACK;
     if !proposal.emulated_devices().any(|device| is_loopback(&device)) {
         return Err(cannot(Diagnosis::NOSMCD2DEV));
@@ -102,11 +109,12 @@ fn answer(
     if !proposal.emulated_devices().any(|device| device == (peer, Chid::LOOPBACK)) {
         return Err(refuse(Diagnosis::NOSMCD2DEV, Reason::PeerBroke(Field::GID_ENTRY)));
     }
-    if offer.ueids.is_empty() {
+    if offer.ueids.is_empty() && smc_d.seid.is_none() {
         return Err(cannot(Diagnosis::NOUEID));
     }
-    // The client's order decides. A SEID is for machines that have one: not for ours.
-    let common = offer.ueids.iter().find(|ueid| local.ueids.contains(ueid));
+    // The machine's goes first; then the client's order decides.
+    let machine = smc_d.seid.as_ref().filter(|seid| local.seid.as_ref() == Some(seid));
+    let common = machine.or_else(|| offer.ueids.iter().find(|ueid| local.ueids.contains(ueid)));
     let eid = *common.ok_or_else(|| refuse(Diagnosis::NOSMCDEV, OperatorSaid::NoCommonEid))?;
     let release = offer.release.min(Release::V2_1);
     Ok(message(Role::Accept, local, eid, buffer, release))
@@ -205,7 +213,7 @@ fn check_accept(
     local: &Local,
 ) -> Result<RmbeSize, (Diagnosis, Field)> {
     check_form(accept, Role::Accept, peer)?;
-    if !local.ueids.contains(&accept.eid) {
+    if !local.admits(&accept.eid) {
         return Err((Diagnosis::NOUEID, Field::EID));
     }
     match &accept.first_contact {
@@ -298,7 +306,13 @@ mod tests {
         Local {
             gid: ExtendedGid { gid: Gid(n), gid_ext: !n },
             ueids: ueids.split(',').map(|name| Eid::ueid(name).unwrap()).collect(),
+            seid: None,
         }
+    }
+
+    /// One that has the SEID of this machine, too.
+    fn with_seid(n: u64, ueids: &str, machine: u64) -> Local {
+        Local { seid: Some(Eid::seid(machine)), ..local(n, ueids) }
     }
 
     fn buffer(size: usize) -> Buffer {
@@ -344,6 +358,54 @@ mod tests {
         assert_eq!(check_confirm(&other, client.gid, &accept), other_eid);
         let foreign = AcceptConfirmD { eid: server.ueids[1], ..accept };
         assert_eq!(check_accept(&foreign, server.gid, &client), other_eid);
+    }
+
+    #[test]
+    fn the_seid_of_a_machine_goes_before_ueids_where_both_ends_have_it() {
+        let [client, server] = [(1, "A"), (2, "B,A")].map(|(n, ueids)| with_seid(n, ueids, 7));
+        let accept = answer(&propose(&client), client.gid, &server, buffer(65_536)).unwrap();
+        assert_eq!(accept.eid, Eid::seid(7));
+        assert!(check_accept(&accept, server.gid, &client).is_ok());
+        let confirm = confirm(&accept, &client, buffer(65_536));
+        assert!(check_confirm(&confirm, client.gid, &accept).is_ok());
+    }
+
+    #[test]
+    fn the_seid_admits_ends_that_have_no_ueid_in_common() {
+        let agree = |client: &Local, server: &Local| {
+            let accept = answer(&propose(client), client.gid, server, buffer(65_536))?;
+            assert!(check_accept(&accept, server.gid, client).is_ok());
+            Ok(accept.eid)
+        };
+        let [client, server] = [(1, "A"), (2, "B")].map(|(n, ueids)| with_seid(n, ueids, 7));
+        assert_eq!(agree(&client, &server), Ok(Eid::seid(7)));
+        // Only one has it, or it is another machine's.
+        let none = Err(refuse(Diagnosis::NOSMCDEV, OperatorSaid::NoCommonEid));
+        for [client, server] in [
+            [client.clone(), local(2, "B")],
+            [local(1, "A"), server.clone()],
+            [client.clone(), with_seid(2, "B", 8)],
+        ] {
+            assert_eq!(agree(&client, &server), none);
+        }
+        let with_common = [with_seid(1, "A,C", 7), with_seid(2, "C", 8)];
+        assert_eq!(agree(&with_common[0], &with_common[1]), Ok(Eid::ueid("C").unwrap()));
+        // A peer may have no UEID at all.
+        let mut proposal = propose(&client);
+        proposal.v2.as_mut().unwrap().ueids.clear();
+        let answered = |server| answer(&proposal, client.gid, server, buffer(65_536));
+        assert_eq!(answered(&server).unwrap().eid, Eid::seid(7));
+        assert_eq!(answered(&local(2, "B")).map(|accept| accept.eid), none);
+    }
+
+    #[test]
+    fn a_seid_that_was_not_offered_is_refused() {
+        let (client, server) = (local(1, "X"), with_seid(2, "X", 7));
+        let accept = answer(&propose(&client), client.gid, &server, buffer(65_536)).unwrap();
+        assert_eq!(accept.eid, Eid::ueid("X").unwrap());
+        let accept = AcceptConfirmD { eid: Eid::seid(7), ..accept };
+        let refused = Err((Diagnosis::NOUEID, Field::EID));
+        assert_eq!(check_accept(&accept, server.gid, &client), refused);
     }
 
     #[test]

@@ -33,5 +33,6 @@ pub mod pool;
 pub mod reload;
 pub(crate) mod rings;
 pub mod slots;
+pub(crate) mod system_eid;
 pub mod tcp;
 pub mod unseen;

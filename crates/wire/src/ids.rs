@@ -297,6 +297,9 @@ impl fmt::Display for Mtu {
     }
 }
 
+/// What SEIDs begin with that Sidestep gives; IBM's begin with `IBM-SYSZ-ISMSEID`.
+const SEID_GIVER: &[u8; 16] = b"SIDESTEP-ISMSEID";
+
 /// An enterprise ID: computers with one in common want to talk SMC version 2 to each other.
 ///
 /// ASCII padded with blanks, compared over all 32 bytes. A *UEID* is chosen by the administrator, a
@@ -328,6 +331,18 @@ impl Eid {
         let mut padded = [b' '; Self::LEN];
         padded[..name.len()].copy_from_slice(name.as_bytes());
         Self(padded).checked_ueid()
+    }
+
+    /// The SEID of a machine with this number, in the form of IBM's: who gives it, and sixteen digits.
+    #[must_use]
+    pub fn seid(machine: u64) -> Self {
+        let mut bytes = [0; Self::LEN];
+        let (giver, digits) = bytes.split_at_mut(SEID_GIVER.len());
+        giver.copy_from_slice(SEID_GIVER);
+        for (at, digit) in digits.iter_mut().enumerate() {
+            *digit = b"0123456789ABCDEF"[(machine >> (60 - 4 * at)) as usize & 0xF];
+        }
+        Self(bytes)
     }
 
     /// Itself, if it obeys the rules for UEIDs.

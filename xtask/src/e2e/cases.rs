@@ -131,6 +131,11 @@ pub(crate) const CASES: &[Case] = &[
         &["ip", "python3", "redis-server", "redis-benchmark", "tshark"],
         hosts::ipv6,
     ),
+    Case::alone(
+        "hosts-routers",
+        &["ip", "python3", "redis-server", "redis-benchmark", "tshark"],
+        hosts::routers,
+    ),
     Case::alone("hosts-families", &["ip", "python3"], hosts::families),
     Case::alone("hosts-filter", &["ip", "python3", "unshare", "nsenter"], hosts::filter),
     Case::alone("hosts-tls", &["ip", "openssl", "nginx", "curl", "tshark"], hosts::tls),

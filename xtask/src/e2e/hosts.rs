@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
+use sidestep_rdma::faults::Plan;
 
 use super::distant::AS_NOBODY;
 use super::filter::Rules;
@@ -67,6 +68,33 @@ pub(crate) fn redis(stage: &Stage<'_>) -> Result<String> {
     let bytes = scene.redis(SERVER)?;
     let seen = scene.conclude(bytes)?;
     Ok(format!("redis-benchmark, 10 connections{seen}"))
+}
+
+/// Behind two routers, each host in a subnet of its own, where only SMC-Rv2 goes.
+pub(crate) fn routers(stage: &Stage<'_>) -> Result<String> {
+    /// Of a packet that two routers have passed on.
+    const HOPS_LEFT: &str = "62";
+    let ground = Ground { distance: Some(Plan::PERFECT), ..Ground::ONE_CABLE };
+    let mut scene = Scene::set(stage, ground, false)?;
+    let mut bytes = scene.redis(SERVER)?;
+    // Of what goes on the cable of the client those packets are from the server that have come through both.
+    let capture = scene.hosts.capture(PORT)?;
+    bytes += scene.exchange(5, 20)?;
+    for host in [&scene.hosts.server, &scene.hosts.client] {
+        let links = host.active_links()?;
+        let versions: Vec<_> = links.iter().map(|link| link["version"].as_u64()).collect();
+        ensure!(versions == [Some(2)], "not one link of SMC-Rv2: {links:#?}");
+    }
+    scene.conclude(bytes)?;
+    let captured = capture.end()?;
+    let hops = captured.fields(&format!("infiniband && ip.src == {SERVER}"), &["ip.ttl"])?;
+    let count = hops.lines().count();
+    ensure!(
+        count > 0 && hops.lines().all(|left| left == HOPS_LEFT),
+        "packets of the server reach the client with so many hops left: {hops}"
+    );
+    must_be_sound(&captured)?;
+    Ok(format!("SMC-Rv2 over two routers, redis-benchmark, {count} packets looked at"))
 }
 
 /// By IPv6 alone: TCP, and RoCEv2 below.

@@ -14,7 +14,7 @@ use crate::user;
 use crate::witness::Claim;
 
 /// A rule, and why a connection on loopback to `PORT` stays on TCP. No reason: it moves.
-const RULES: [(&str, Option<&str>); 12] = [
+const RULES: [(&str, Option<&str>); 13] = [
     ("exclude_ports = [PORT]", Some("excluded by policy.exclude_ports")),
     ("exclude_ports = [\"1-65535\"]", Some("excluded by policy.exclude_ports")),
     ("exclude_ports = [1]\npermit_peers = [\"127.0.0.0/8\"]", None),
@@ -24,6 +24,7 @@ const RULES: [(&str, Option<&str>); 12] = [
     ("exclude_programs = [\"outsider\"]", None),
     ("[smc]\neid = [\"OTHER\", \"SIDESTEP\"]", None),
     ("[smc]\neid = [\"OTHER\", \"ANOTHER\"]", Some("no enterprise ID in common")),
+    ("[smc]\neid = \"OTHER\"\nseid = true", Some("no enterprise ID in common")),
     ("[pnet.A]\ninterfaces = [\"eth9\", \"lo\"]\ndevices = [\"ism\"]", None),
     ("[pnet.A]\ninterfaces = [\"eth9\"]\ndevices = [\"ism\"]", Some("have the PNET ID")),
     ("[pnet.A]\ninterfaces = [\"eth9\"]", None),
@@ -50,7 +51,24 @@ pub(crate) fn rules(stage: &Stage<'_>) -> Result<String> {
                 .with_context(|| rule.to_owned())?;
         }
     }
+    seid(stage, &free)?;
     Ok(said)
+}
+
+/// Programs that have no UEID in common, and both the SEID.
+fn seid(stage: &Stage<'_>, free: Maker<'_>) -> Result<()> {
+    let ruled = |eid: &str| {
+        let config = stage.house.scratch.join(format!("seid-{eid}.toml"));
+        fs::write(&config, format!("[smc]\neid = \"{eid}\"\nseid = true\n"))?;
+        anyhow::Ok(move |words: &[&str]| {
+            let mut command = free(words);
+            command.env("SIDESTEP_CONFIG", &config);
+            command
+        })
+    };
+    let (server, client) = (ruled("ONE")?, ruled("OTHER")?);
+    converse(stage, launch::free_port()?, Claim::Smc, "", &server, &client).context("smc.seid")?;
+    Ok(())
 }
 
 /// A program that has a connection on which the ends do not agree, because nobody accepts it,

@@ -19,7 +19,7 @@ impl End {
     fn new(n: u64, ueid: &str, link_id: LinkId) -> Self {
         let gid = ExtendedGid { gid: Gid(n), gid_ext: !n };
         let ueids = Eid::ueid(ueid).into_iter().collect();
-        Self { local: Local { gid, ueids }, link_id }
+        Self { local: Local { gid, ueids, seid: None }, link_id }
     }
 
     fn buffer(&self) -> Buffer {

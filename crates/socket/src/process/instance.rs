@@ -3,6 +3,7 @@
 use crate::process::memory::Budget;
 use crate::process::owner::Held;
 use crate::process::pool::SharedLock;
+use crate::process::system_eid::system_eid;
 use crate::process::{options, owner, tcp};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use sidestep_device::channel::SLOTS;
@@ -164,7 +165,9 @@ impl Process {
     /// Who we are to the rendezvous.
     #[must_use]
     pub fn local(&self) -> Local {
-        Local { gid: self.instance.into(), ueids: options::current().ueids.clone() }
+        let options = options::current();
+        let seid = options.seid.then(system_eid).flatten();
+        Local { gid: self.instance.into(), ueids: options.ueids.clone(), seid }
     }
 
     pub(super) fn note_ring(&self, index: usize, ring: usize) {

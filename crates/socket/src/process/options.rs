@@ -4,6 +4,7 @@
 //! eid=SIDESTEP log=warn"`: the command line tool has read and checked the
 //! configuration file, so whatever does not parse here is left at its default.
 
+use crate::process::system_eid::system_eid;
 use arrayvec::ArrayVec;
 use core::str::FromStr;
 use sidestep_device::map;
@@ -60,6 +61,8 @@ pub struct Options {
     pub agent: ArrayVec<u8, AGENT_SOCKET_LEN_MAX>,
     /// UEIDs of which a peer must have one, the preferred first.
     pub ueids: ArrayVec<Eid, UEIDS_MAX>,
+    /// The SEID of this machine does as well.
+    pub seid: bool,
     /// Connections that may be agreed on at a time; 0 = any number.
     pub handshake_limit: u32,
     /// Which connections stay on TCP.
@@ -91,6 +94,7 @@ impl Default for Options {
             user_memory_limit: 0,
             agent: AGENT_SOCKET.bytes().collect(),
             ueids: Eid::ueid("SIDESTEP").into_iter().collect(),
+            seid: false,
             handshake_limit: 0,
             policy: Policy::default(),
             protection: Scopes::default(),
@@ -159,6 +163,7 @@ impl Options {
                     self.ueids = ueids;
                 }
             }
+            ("seid", on) => self.seid = on == "on",
             ("agent", path) => {
                 self.agent =
                     crate::process::log::decoded(path).take(AGENT_SOCKET_LEN_MAX).collect();
@@ -200,6 +205,10 @@ static OPTIONS: OnceLock<Options> = OnceLock::new();
 /// Sets what the operator decided; the first call counts.
 pub fn configure(options: Options) {
     crate::process::log::set_level(options.log);
+    if options.seid {
+        // While there is `/proc`: the program may go where it is none.
+        let _ = system_eid();
+    }
     let _ = OPTIONS.set(options);
 }
 
@@ -241,7 +250,7 @@ mod tests {
     #[test]
     fn reads_what_the_command_line_tool_writes() {
         let options = Options::parse(
-            "mode=tcp promotion=lazy rmbe=131072 spin=never eid=PROD,TEST",
+            "mode=tcp promotion=lazy rmbe=131072 spin=never eid=PROD,TEST seid=on",
             "server",
         );
         assert!(!options.smc);
@@ -251,6 +260,7 @@ mod tests {
         assert_eq!(options.rmbe.bytes(), 131_072);
         assert_eq!(options.spin, SpinPolicy::Never);
         assert_eq!(options.ueids[..], ["PROD", "TEST"].map(|name| Eid::ueid(name).unwrap()));
+        assert!(options.seid && !Options::default().seid);
     }
 
     #[test]

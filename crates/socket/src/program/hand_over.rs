@@ -598,7 +598,7 @@ mod tests {
     fn proposal() -> Vec<u8> {
         let ueids = (0..UEID_COUNT_MAX).map(|n| Eid::ueid(&format!("UEID{n}")).unwrap());
         let gid = ExtendedGid::default();
-        let proposal = Proposal::smc_d_v2(ueids.collect(), gid, Chid::LOOPBACK);
+        let proposal = Proposal::smc_d_v2(ueids.collect(), None, gid, Chid::LOOPBACK);
         let mut bytes = vec![0; proposal.emitted_len()];
         proposal.emit(&mut bytes).unwrap();
         bytes

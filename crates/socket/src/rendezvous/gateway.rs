@@ -24,7 +24,7 @@
 //!
 //! After a `connect` that did not wait, it is not known yet what came of the option, and the socket is
 //! [offered](crate::table::offer). Not a byte may go by N then, because the other host waits for CLC: each call that
-//! uses the socket, or waits for it, looks first ([`settle`](crate::program::hand_over::settle)).
+//! uses the socket, or waits for it, looks first ([`settle_offer`](crate::table::sock::Sock::settle_offer)).
 
 use crate::process::options;
 use crate::process::owner::Held;

@@ -1,4 +1,4 @@
-//! What a socket has to do with the gateway: whether it is to be handed over, what for, and whether that is decided.
+//! What a socket has to do with the gateway: whether it is to be handed over, what for, what came of that, and where it leads.
 //!
 //! ```text
 //!   told what for ── connect ──> offered ── known what came of it ──> its descriptors mean a connection to the gateway
@@ -19,6 +19,7 @@
 //! [`gateway`](crate::rendezvous::gateway) says why connections are handed over, [`hand_over`](crate::program::hand_over) does it.
 
 use crate::process::tcp;
+use crate::table::session::Session;
 use crate::table::sock::{Phase, Sock};
 use core::sync::atomic::Ordering;
 use sidestep_proto::protection::RULES_MAX;
@@ -74,6 +75,16 @@ impl Sock {
     #[inline]
     pub(crate) fn is_beyond_tcp(&self) -> bool {
         matches!(self.phase(), Phase::Smc | Phase::Offered)
+    }
+
+    /// Where a connection leads that begins now, and goes by the gateway.
+    pub(crate) fn set_session(&self, session: Session) {
+        self.session.set(session);
+    }
+
+    /// If it goes by the gateway.
+    pub(crate) fn session(&self) -> Option<Session> {
+        self.session.get()
     }
 
     /// Whether the gateway may get the connection that is made now.

@@ -188,11 +188,6 @@ impl Sock {
         self.rendezvous.reset_lock();
     }
 
-    /// Where a connection leads that begins now, and goes by the gateway.
-    pub(crate) fn set_session(&self, session: Session) {
-        self.session.set(session);
-    }
-
     /// The last look at the agreement, although this process forks.
     pub(crate) fn with_last_rendezvous(&self, f: impl FnOnce(&mut Rendezvous)) {
         // A thread that is about to fork may have the lock; what has begun has to end all the same.
@@ -290,11 +285,6 @@ impl Sock {
     /// The process object its slot belongs to.
     pub fn home(&self) -> Option<&'static Home> {
         self.home.get()
-    }
-
-    /// If it goes by the gateway.
-    pub(crate) fn session(&self) -> Option<Session> {
-        self.session.get()
     }
 
     /// Held by the thread that finds out what becomes of it.

@@ -200,7 +200,7 @@ impl Proposal {
     /// SMC-D area stays zero, because Linux takes byte 47 for a prefix count when there is no IP
     /// prefix area, and would refuse a GID there.
     #[must_use]
-    pub fn smc_d_v2(ueids: UeidList, gid: ExtendedGid, chid: Chid) -> Self {
+    pub fn smc_d_v2(ueids: UeidList, seid: Option<Eid>, gid: ExtendedGid, chid: Chid) -> Self {
         debug_assert!(chid.is_emulated(), "only an emulated device has a 128-bit GID");
         let entries = [GidEntry { gid: gid.gid, chid }, GidEntry { gid: Gid(gid.gid_ext), chid }];
         Self {
@@ -211,7 +211,7 @@ impl Proposal {
             smc_d_area: Some(IsmDevice::default()),
             v1: None,
             v2: Some(V2Offer {
-                types: V2Types::SmcD(SmcDV2 { seid: None, entries: entries.into_iter().collect() }),
+                types: V2Types::SmcD(SmcDV2 { seid, entries: entries.into_iter().collect() }),
                 ueids,
                 release: Release::V2_1,
                 roce_gid: RoceGid::default(),

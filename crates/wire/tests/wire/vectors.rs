@@ -266,11 +266,24 @@ fn every_message_of_the_captures_survives_a_round_trip() {
 fn one_emulated_device_makes_a_proposal_of_224_bytes() {
     let bytes = vector!("hand-proposal-smc-d-v2");
     let ueids = [eid("SMCV2-EID-1")].into_iter().collect();
-    let proposal = Proposal::smc_d_v2(ueids, gid(CLIENT.0, CLIENT.1), CHID);
+    let proposal = Proposal::smc_d_v2(ueids, None, gid(CLIENT.0, CLIENT.1), CHID);
     assert_eq!(bytes.len(), 224);
     assert_eq!(proposal.emitted_len(), 224);
     assert_both_ways(&bytes, proposal.clone());
     assert_eq!(proposal.emulated_devices().collect::<Vec<_>>(), [(gid(CLIENT.0, CLIENT.1), CHID)]);
+}
+
+/// Nothing else of the message is another.
+#[test]
+fn a_seid_stands_behind_its_flag_and_before_the_devices() {
+    let seid = Eid::seid(0x0F3C_2A1B_4D5E_4F60);
+    let ueids = [eid("SMCV2-EID-1")].into_iter().collect();
+    let proposal = Proposal::smc_d_v2(ueids, Some(seid), gid(CLIENT.0, CLIENT.1), CHID);
+    let mut bytes = vector!("hand-proposal-smc-d-v2");
+    assert_eq!((bytes[83], &bytes[152..184]), (0x10, &[0; 32][..]));
+    bytes[83] |= 0x01;
+    bytes[152..184].copy_from_slice(b"SIDESTEP-ISMSEID0F3C2A1B4D5E4F60");
+    assert_both_ways(&bytes, proposal);
 }
 
 #[test]
@@ -423,7 +436,8 @@ fn a_proposal_is_as_long_as_its_sections() {
 fn emulated_devices_are_paired_by_neighbours() {
     let entry = |gid, chid| GidEntry { gid: Gid(gid), chid: Chid(chid) };
     let pairs = |entries: &[GidEntry]| {
-        let mut proposal = Proposal::smc_d_v2([eid("A")].into_iter().collect(), gid(1, 2), CHID);
+        let mut proposal =
+            Proposal::smc_d_v2([eid("A")].into_iter().collect(), None, gid(1, 2), CHID);
         let offer = proposal.v2.as_mut().unwrap();
         let entries = entries.iter().copied().collect();
         offer.types = V2Types::SmcD(SmcDV2 { seid: None, entries });

@@ -38,6 +38,7 @@ pub(super) enum Rule {
 }
 
 const NOTHING: &str = "nothing: this was known before";
+const COMMON_EID: &str = "give both programs the same smc.eid, or smc.seid = true";
 const AGREEING: &str = "the ends had found each other and were agreeing";
 
 /// What decides between the gateways of two hosts, and what to change there if they have not agreed.
@@ -206,12 +207,9 @@ pub(super) fn of(reason: Reason, role: Role) -> Advice {
             Rule::Given("a process has 16 384 connections at a time, at most"),
             Some("spread the connections over more processes"),
         ),
-        Reason::Operator(OperatorSaid::NoCommonEid) => advice(
-            AGREEING,
-            This,
-            Rule::Settings(&["smc.eid"]),
-            Some("give both programs the same smc.eid"),
-        ),
+        Reason::Operator(OperatorSaid::NoCommonEid) => {
+            advice(AGREEING, This, Rule::Settings(&["smc.eid", "smc.seid"]), Some(COMMON_EID))
+        }
         Reason::Peer(PeerCannot::Unanswered) => advice(
             AGREEING,
             Nobody,
@@ -413,7 +411,7 @@ pub(super) fn of(reason: Reason, role: Role) -> Advice {
 fn change_of_peer(diagnosis: Option<Diagnosis>) -> &'static str {
     match diagnosis {
         Some(Diagnosis::MEM) => "raise smc.memory_limit, or the limit that is short, for the peer",
-        Some(Diagnosis::NOUEID | Diagnosis::NOSMCDEV) => "give both programs the same smc.eid",
+        Some(Diagnosis::NOUEID | Diagnosis::NOSMCDEV) => COMMON_EID,
         Some(Diagnosis::MAX_DMB) => "spread the peer's connections over more processes",
         _ => "ask `sidestep why` about the peer's process",
     }

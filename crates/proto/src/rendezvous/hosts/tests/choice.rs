@@ -1,6 +1,7 @@
 //! Which version, which adapter, which EID; and what is declined for which cause.
 
 use super::*;
+use sidestep_wire::clc::proposal::{SmcDV2, V2Types};
 
 /// The client and the server, to be changed.
 struct Facts {
@@ -417,6 +418,7 @@ fn a_proposal_of_smc_d_alone_or_without_eids_is_declined() {
     let choose = |proposal: &_| server::choose(proposal, &local, &route).unwrap_err();
     let smc_d = Proposal::smc_d_v2(
         ueids(UEID).into_iter().collect(),
+        None,
         Default::default(),
         sidestep_wire::Chid::LOOPBACK,
     );
@@ -426,6 +428,23 @@ fn a_proposal_of_smc_d_alone_or_without_eids_is_declined() {
     bare.v2.as_mut().unwrap().ueids.clear();
     assert_eq!(choose(&bare), Cause::PeerWithoutEid);
     assert_eq!(Cause::PeerWithoutEid.diagnosis(), Diagnosis::NOUEID);
+}
+
+/// z/OS and Linux on IBM Z offer SMC-D beside SMC-R, and a SEID for it.
+#[test]
+fn the_seid_of_another_machine_is_nothing_to_smc_r() {
+    let facts = facts().at_client(|host, _| host.versions = V2_ONLY);
+    let mut proposal = facts.proposal();
+    let offer = proposal.v2.as_mut().unwrap();
+    let seid = Some(Eid(*b"IBM-SYSZ-ISMSEID0000000012348561"));
+    offer.types = V2Types::Both(SmcDV2 { seid, entries: Default::default() });
+    let choose = |proposal: &_| {
+        server::choose(proposal, &facts.server.0, &facts.server.1).map(|(_, terms)| terms.wording)
+    };
+    let Ok(Wording::V2 { eid, .. }) = choose(&proposal) else { panic!() };
+    assert_eq!(eid, Eid::ueid(UEID).unwrap());
+    proposal.v2.as_mut().unwrap().ueids.clear();
+    assert_eq!(choose(&proposal).unwrap_err(), Cause::PeerWithoutEid);
 }
 
 #[test]

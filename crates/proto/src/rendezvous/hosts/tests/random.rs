@@ -207,6 +207,7 @@ fn peers_messages() -> Vec<Vec<u8>> {
     }
     messages.push(bytes(Message::Proposal(Proposal::smc_d_v2(
         Default::default(),
+        None,
         Default::default(),
         sidestep_wire::Chid::LOOPBACK,
     ))));
