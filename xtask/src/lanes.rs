@@ -21,7 +21,7 @@ pub(crate) type Stage = &'static [&'static str];
 /// Stages that run one after the other.
 pub(crate) type Lane = &'static [Stage];
 
-/// Runs the lanes side by side, with what was [built](place::build_dir) there. A lane ends at its first stage that fails; the others go on, as their verdicts are worth having.
+/// Runs the lanes side by side, with what is [built](place::build_dir) there. A lane ends at its first stage that fails; the others go on, as their verdicts are worth having.
 ///
 /// **Errors**: a stage has failed; the text names it, and the command that repeats it.
 pub(crate) fn run(lanes: &[Lane], built: &Path) -> Result<()> {

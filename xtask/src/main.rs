@@ -67,7 +67,7 @@ use bench::place;
 use clap::{Parser, Subcommand};
 use std::env;
 use std::fs;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 
@@ -202,9 +202,6 @@ fn main() -> Result<()> {
 /// The package of `libsidestep.so`.
 const LIBRARY: &str = "sidestep-preload";
 
-/// The profile of what is fast enough for tests, and soon built.
-const QUICK: &str = "quick";
-
 /// The workspace of the fuzz targets.
 const FUZZ: &str = "fuzz/Cargo.toml";
 
@@ -282,16 +279,15 @@ const LANES: &[lanes::Lane] = &[
 
 fn test() -> Result<()> {
     form()?;
-    let built = place::target_dir(&place::repo_root()?).join(QUICK);
     thread::scope(|scope| {
-        let prepared = scope.spawn(|| lanes::timed("preparations", || prepare(&built)));
+        let prepared = scope.spawn(|| lanes::timed("preparations", prepare));
         let tested = test_crates();
         if let Err(error) = &tested {
             eprintln!("{error:#}; waiting for the preparations of what comes next to end");
         }
         prepared.join().expect("it does not panic").and(tested)
     })?;
-    lanes::run(LANES, &built)
+    lanes::run(LANES, &put_together()?)
 }
 
 /// What needs compilers alone.
@@ -304,19 +300,9 @@ fn test_crates() -> Result<()> {
 }
 
 /// What tests with unmodified programs need, made on the time that compilers and tests leave when they wait.
-///
-/// The library is the one that is shipped. The command is so but for its optimization across crates, which takes as long
-/// as half of all the rest.
-fn prepare(built: &Path) -> Result<()> {
+fn prepare() -> Result<()> {
     debian::ensure_for_e2e()?;
-    let cargo_build = |profile, package| {
-        let cargo = ["cargo", "build", "--profile", profile, "--package", package];
-        run(Command::new("nice").args(cargo))
-    };
-    cargo_build("release", LIBRARY)?;
-    cargo_build(QUICK, "sidestep-cli")?;
-    let library = built.with_file_name("release").join("libsidestep.so");
-    fs::copy(library, built.join("libsidestep.so")).context("the library beside the command")?;
+    run(Command::new("nice").args(["cargo", "build", "--release", "--package", LIBRARY]))?;
     // What cannot be had is said when it is needed.
     let _ = interop::fetch();
     Ok(())
@@ -324,10 +310,22 @@ fn prepare(built: &Path) -> Result<()> {
 
 fn loom() -> Result<()> {
     run(Command::new("cargo")
-        .args(["test", "--package", "sidestep-device", "--lib", "--profile", QUICK, "loom"])
+        .args(["test", "--package", "sidestep-device", "--lib", "--profile", "quick", "loom"])
         .args(["--target-dir", "target/loom"])
         .env("RUSTFLAGS", "--cfg loom")
         .env("LOOM_MAX_PREEMPTIONS", "3"))
+}
+
+/// The library as it is shipped, and beside it the command that its own tests have used, which has its assertions: to
+/// optimize it takes as long as half of all other compiling.
+fn put_together() -> Result<PathBuf> {
+    let repo = place::repo_root()?;
+    let (target, built) = (place::target_dir(&repo), place::scratch_dir(&repo, "sidestep-built")?);
+    for (from, name) in [("debug", "sidestep"), ("release", "libsidestep.so")] {
+        let from = target.join(from).join(name);
+        fs::copy(&from, built.join(name)).with_context(|| from.display().to_string())?;
+    }
+    Ok(built)
 }
 
 /// Builds the library and the command as they are shipped, unless there is a build for this stage.

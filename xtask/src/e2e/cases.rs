@@ -275,7 +275,7 @@ fn modeler(stage: &Stage<'_>) -> Result<String> {
         return Ok("left out: there is no `sidestep`".to_owned());
     };
     let file = stage.house.scratch.join("modeler.json");
-    let workloads = ["RR10(2KB/2KB)", "RR3(100KB/1B)", "STR1(1B/20MB)", "STR2(3MB/3MB)"];
+    let workloads = ["RR10(2KB/2KB)", "RR3(100KB/1B)", "STR1(1B/2MB)", "STR2(300KB/300KB)"];
     let mut command = Command::new(sidestep);
     command.args(["bench", "--verify", "--runs", "1", "--over", "tcp,unix,smc"]);
     command.args(["--model", "threads,processes,event-loop"]);
