@@ -9,12 +9,13 @@
 //! # What arrives before the gateway has the connection
 //!
 //! A client's first record may be there before the program has accepted the connection and the gateway has it. To drop it would cost
-//! a fifth of a second, until TCP sends it again. So it passes if it begins as a handshake of TLS does, and what comes behind it, up to
-//! [`EARLY_MAX`] bytes. TCP gives a program nothing before the first byte, so a program that speaks no TLS is
-//! never given a stream that begins otherwise, and no answer of it leaves.
+//! a fifth of a second, until TCP sends it again. So it passes if it begins as a handshake of TLS does, or as CLC, behind which TLS goes by
+//! SMC-R, and what comes behind it, up to [`EARLY_MAX`] bytes. TCP gives a program nothing before the first byte, so a program
+//! that speaks no TLS is never given a stream that begins otherwise, and no answer of it leaves.
 
 use sidestep_filter::Graph;
 use sidestep_filter::graph::{DENIES, NEEDS_TLS, field};
+use sidestep_wire::clc::Eyecatcher;
 use sidestep_wire::verdict::GATEWAY_MARK;
 
 use super::frame::{HEADER, Hook, Way, key, load_header, skb, sock};
@@ -30,8 +31,9 @@ const IP_LEN: i32 = 20;
 const TCP_LEN: i32 = 20;
 /// Where it has its length, in words, in the upper four bits.
 const LEN_AT: i16 = 12;
+/// Bytes that are looked at.
+const BEGIN_LEN: i32 = 3;
 /// A record of TLS begins with its kind, here that of a handshake, and the version, whose first byte is 3.
-const RECORD_LEN: i32 = 3;
 const HANDSHAKE: i32 = 22;
 const VERSION: i32 = 3;
 
@@ -106,7 +108,7 @@ fn load_transport(a: &mut Assembler, way: Way) {
     a.label("transport");
 }
 
-/// Goes to `met` with a segment that is one of the first, whose bytes begin at `R8`, if the stream begins as TLS.
+/// Goes to `met` with a segment that is one of the first, whose bytes begin at `R8`, if the stream begins as TLS or CLC.
 fn judge_early(a: &mut Assembler, way: Way) {
     a.mov(R1, R9);
     a.call(Helper::TcpSock);
@@ -115,11 +117,17 @@ fn judge_early(a: &mut Assembler, way: Way) {
     a.jump_if_above(R1, EARLY_MAX, "without bytes");
     a.jump_if_not_equal(R1, 0, "met");
     a.mov(R2, R8);
-    load_header(a, way.hook, RECORD_LEN, "without bytes");
-    for (at, value) in [(0, HANDSHAKE), (1, VERSION)] {
+    load_header(a, way.hook, BEGIN_LEN, "without bytes");
+    a.load_8(R1, R10, HEADER);
+    a.jump_if_equal(R1, HANDSHAKE, "begins as tls");
+    for (at, byte) in (0..BEGIN_LEN as i16).zip(Eyecatcher::SmcR.to_bytes()) {
         a.load_8(R1, R10, HEADER + at);
-        a.jump_if_not_equal(R1, value, "without bytes");
+        a.jump_if_not_equal(R1, byte.into(), "without bytes");
     }
+    a.jump("met");
+    a.label("begins as tls");
+    a.load_8(R1, R10, HEADER + 1);
+    a.jump_if_not_equal(R1, VERSION, "without bytes");
     a.jump("met");
 }
 

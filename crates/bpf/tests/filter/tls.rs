@@ -86,11 +86,12 @@ fn a_connection_that_is_not_protected_begins_and_ends() {
 
 /// What a client of another host sends first is there before the gateway is.
 #[test]
-fn what_arrives_early_passes_if_it_begins_as_tls() {
+fn what_arrives_early_passes_if_it_begins_as_tls_or_clc() {
     with_cgroup(|place| {
         const SENT: usize = 1 << 20;
         let filter = place.attach("default permit", 1);
-        for (first, wanted) in [(HANDSHAKE, true), (b"GET /", false)] {
+        let clc = b"\xE2\xD4\xC3\xD9\x01";
+        for (first, wanted) in [(HANDSHAKE, true), (clc, true), (b"GET /", false)] {
             let (mut client, mut server, port) = connection();
             put(&filter, &format!("permit tcp any any:{port} in tls"), 2);
             assert_eq!(passes(&mut client, &mut server, first), wanted);
