@@ -302,6 +302,12 @@ impl Group {
             self.close_twin();
             return true;
         }
+        // One at a time: when the first thread has closed its descriptor, that number may mean a file of the program's,
+        // which a second one would show to the peer.
+        let _held = Held::enter(self.lock.get());
+        if self.introduced.load(Ordering::Acquire) {
+            return true;
+        }
         let message = ControlMessage::Introduction(Introduction {
             instance: self.process.instance,
             reply_wanted,
@@ -592,6 +598,7 @@ mod tests {
     use super::*;
     use crate::process::groups::{self, Look};
     use crate::process::home::{self, tests::alone};
+    use std::sync::Barrier;
 
     #[test]
     fn with_another_user_memory_is_shared_while_it_is_granted() {
@@ -648,6 +655,34 @@ mod tests {
         assert!(group.introduce(false), "nothing to try again");
         assert_eq!(group.twin.load(Ordering::Relaxed), -1);
         assert!(group.introduce(false));
+    }
+
+    #[test]
+    fn of_threads_that_introduce_at_once_one_shows_memory() {
+        const THREADS: usize = 8;
+        let _alone = alone();
+        for nth in 0..20 {
+            let peer = Instance([0x60 + nth; 16]);
+            let group = known(home::current().unwrap(), peer);
+            let mailbox = sys::unix_datagram().unwrap();
+            sys::bind_unix(mailbox, &UnixName::new(&mailbox_name(&peer))).unwrap();
+            let start = Barrier::new(THREADS);
+            std::thread::scope(|scope| {
+                for _ in 0..THREADS {
+                    scope.spawn(|| {
+                        start.wait();
+                        assert!(group.introduce(false));
+                    });
+                }
+            });
+            let mut bytes = [0; EMITTED_LEN_MAX];
+            let shown = sys::recv_with_fds(mailbox, &mut bytes).unwrap();
+            assert_eq!(shown.fds().len(), 2);
+            shown.close_fds();
+            assert!(sys::recv_with_fds(mailbox, &mut bytes).is_err(), "once");
+            assert_eq!(group.twin.load(Ordering::Relaxed), -1);
+            sys::close(mailbox);
+        }
     }
 
     #[test]
