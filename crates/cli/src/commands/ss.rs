@@ -319,7 +319,8 @@ pub(super) fn remark(connection: &Connection) -> String {
         (None, Mode::Tcp) => "not decided yet".into(),
         (None, Mode::Negotiating) => "the two ends are agreeing".into(),
         (None, Mode::SmcD) => String::new(),
-        (None, Mode::Lingering) => "closed; the peer still reads".into(),
+        (None, Mode::Lingering) if connection.is_smc() => "closed; the peer still reads".into(),
+        (None, Mode::Lingering) => "closed; a forked child has gone on with it".into(),
     }
 }
 
@@ -424,6 +425,7 @@ pub(super) mod tests {
     fn every_kind() -> Vec<Connection> {
         let nowhere = Connection { local: None, peer: None, ..client(Mode::Tcp, None) };
         let closed = Connection { mode: Mode::Lingering, ..server() };
+        let childs = Connection { rmbe_local: 0, rmbe_peer: 0, ..closed.clone() };
         vec![
             server(),
             client(Mode::Tcp, Some(plain_peer())),
@@ -431,6 +433,7 @@ pub(super) mod tests {
             client(Mode::Negotiating, None),
             nowhere,
             closed,
+            childs,
         ]
     }
 
@@ -444,7 +447,8 @@ TCP    [::1]:40001     [::1]:443        99/curl                     -      0 B (
 TCP    [::1]:40001     [::1]:443        99/curl                     -      0 B (0)      0 B (0)   0/0/0  the two ends are agreeing
 TCP    ?               ?                99/curl                     -      0 B (0)      0 B (0)   0/0/0  not decided yet
 SMC-D  127.0.0.1:6379  127.0.0.1:40000  4711/redis-server  64 KB/1 MB  5 MB (5120)  1.5 KB (12)  90/4/3  closed; the peer still reads
-Connections: 6; SMC-D: 2, TCP: 4; closed: 1
+TCP    127.0.0.1:6379  127.0.0.1:40000  4711/redis-server           -  5 MB (5120)  1.5 KB (12)  90/4/3  closed; a forked child has gone on with it
+Connections: 7; SMC-D: 2, TCP: 5; closed: 2
 ";
         assert_eq!(to_text(&every_kind(), &Beyond::default(), &Steered::default(), None), expected);
     }

@@ -72,7 +72,8 @@ pub enum Mode {
     Negotiating,
     /// Shared memory.
     SmcD,
-    /// Closed here; the peer still reads our ring.
+    /// Closed here; the peer still reads our ring, or, where the bytes have gone by TCP alone, a forked child has
+    /// gone on with it.
     Lingering,
 }
 
@@ -142,9 +143,11 @@ impl Seen {
         // What has come back from shared memory still has its rings, and is on TCP all the same.
         let is_back = mode == Mode::SmcD && reason != Reason::None;
         let mode = if is_back { Mode::Tcp } else { mode };
+        // What becomes of it is decided where the child goes on with it.
+        let is_elsewhere = !slot.is_counted_here();
         let fallback = match mode {
-            Mode::Tcp | Mode::Lingering => Fallback::of(reason),
-            Mode::Negotiating | Mode::SmcD => None,
+            Mode::Tcp | Mode::Lingering if !is_elsewhere => Fallback::of(reason),
+            _ => None,
         };
         // A connection that fell back may have been given rings that it never used.
         let ring_len = |len: &AtomicU32| match mode {
@@ -272,6 +275,17 @@ mod tests {
         assert!(is_smc());
         slot.reason.store(Reason::PeerBroke(Field::UNTOLD).word(), Ordering::Relaxed);
         assert!(!is_smc());
+    }
+
+    #[test]
+    fn what_a_child_goes_on_with_has_no_reason_here() {
+        let program = Maker::new(sys::pid());
+        let slot = program.connect(0, (1004, 2004), mode::LINGERING);
+        slot.reason.store(Reason::from(ProgramDid::TooShort).word(), Ordering::Relaxed);
+        assert!(Seen::read(slot).unwrap().fallback.is_some());
+        set8(&slot.is_elsewhere, 1);
+        let seen = Seen::read(slot).unwrap();
+        assert_eq!((seen.mode, seen.fallback, seen.rmbe_peer), (Mode::Lingering, None, 0));
     }
 
     #[test]
