@@ -1,6 +1,7 @@
 //! Packets to one address, sent on to other hosts.
 
 mod connect;
+mod hook;
 mod programs;
 #[cfg(test)]
 mod tests;
@@ -16,7 +17,8 @@ use std::time::Duration;
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, RingBuf};
 use aya::programs::tc::{SchedClassifierLinkId, TcAttachType};
-use aya::programs::{CgroupAttachMode, CgroupSockAddr, SchedClassifier};
+use aya::programs::xdp::{XdpLinkId, XdpMode as AyaMode};
+use aya::programs::{CgroupAttachMode, CgroupSockAddr, ProgramError, SchedClassifier, Xdp};
 use nix::sys::socket::getsockopt;
 use nix::{getsockopt_impl, sockopt_impl};
 use sidestep_distributor::terms::TARGETS_MAX;
@@ -28,9 +30,10 @@ use crate::object_file;
 use crate::tables::programs::{CLIENTS, client, page, service_key};
 use crate::tables::{Tables, Whose, earlier_page_of, key_of, octets, of_map, slot, take};
 use crate::tunnel::{Family, SOURCE_PORTS, Tunnel};
+use hook::Hook;
 use programs::{
-    ADDRESSES, EARLIER, FLOWS, HOSTS, LEASE, OVERSIZED, ROUTES, TRAFFIC, TUNNEL_PORTS, TUNNELS,
-    flow, lease, oversized, route, tally, way,
+    ADDRESSES, DIRECT, EARLIER, FLOWS, HOSTS, LEASE, OVERSIZED, OWN_LINK, ROUTES, TRAFFIC,
+    TUNNEL_PORTS, TUNNELS, flow, lease, oversized, route, tally, way,
 };
 pub use programs::{FLOWS_MAX, ROUTES_MAX};
 
@@ -42,9 +45,13 @@ pub struct Forwarding {
     /// Programs, maps and links: descriptors, closed on drop.
     loaded: Ebpf,
     link: Option<SchedClassifierLinkId>,
+    /// Of XDP; which of both programs it is.
+    first: Option<(Hook, XdpLinkId)>,
     tables: Tables,
     hosts: Array<MapData, u32>,
     routes: Array<MapData, [u8; route::LEN]>,
+    direct: Array<MapData, u32>,
+    own_link: Array<MapData, [u8; 8]>,
     tunnels: Array<MapData, [u8; way::LEN]>,
     tunnel_ports: Array<MapData, u32>,
     oversized: RingBuf<MapData>,
@@ -116,6 +123,31 @@ pub enum Hop {
     Tunnel(Tunnel),
 }
 
+/// Which program of XDP an interface has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XdpMode {
+    /// Its driver calls it, as soon as a frame is there.
+    Native,
+    /// The kernel calls it, for any driver, when it has made a packet of the frame.
+    Generic,
+}
+
+impl XdpMode {
+    fn hook(self) -> Hook {
+        match self {
+            Self::Native => Hook::Native,
+            Self::Generic => Hook::Generic,
+        }
+    }
+
+    fn of_aya(self) -> AyaMode {
+        match self {
+            Self::Native => AyaMode::Driver,
+            Self::Generic => AyaMode::Skb,
+        }
+    }
+}
+
 /// A packet that did not fit into a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Oversized {
@@ -168,6 +200,8 @@ pub struct Tally {
     pub stranded: u64,
     /// Packets that did not fit into a tunnel, which are dropped.
     pub oversized: u64,
+    /// Packets whose checksum their sender has left to an interface, which XDP has left to traffic control.
+    pub open_sums: u64,
 }
 
 impl fmt::Debug for Forwarding {
@@ -187,13 +221,16 @@ impl Forwarding {
         let object = object_file::write(&maps, &all);
         let mut loaded =
             Ebpf::load(&object).map_err(|error| BpfError::of_kernel("load BPF maps", &error))?;
-        let forward: Result<&mut SchedClassifier, _> = program(&mut loaded, programs::FORWARD);
+        let forward: Result<&mut SchedClassifier, _> = program(&mut loaded, Hook::Tc.name());
         forward
             .and_then(SchedClassifier::load)
             .map_err(|error| BpfError::of_kernel("load a BPF program for packets", &error))?;
         let lease = Lease(take(&mut loaded, LEASE)?);
         let forwarding = Self {
             link: None,
+            first: None,
+            direct: take(&mut loaded, DIRECT)?,
+            own_link: take(&mut loaded, OWN_LINK)?,
             tables: Tables::of(&mut loaded)?,
             hosts: take(&mut loaded, HOSTS)?,
             routes: take(&mut loaded, ROUTES)?,
@@ -222,12 +259,68 @@ impl Forwarding {
         let begins = TcAttachType::Ingress;
         // Before Linux 6.6 programs hang on a queueing discipline; where it is there already, it stays.
         _ = aya::programs::tc::qdisc_add_clsact(interface);
-        let forward: Result<&mut SchedClassifier, _> = program(&mut self.loaded, programs::FORWARD);
+        let forward: Result<&mut SchedClassifier, _> = program(&mut self.loaded, Hook::Tc.name());
         let link = forward
             .and_then(|forward| forward.attach(interface, begins))
             .map_err(|error| BpfError::of_kernel("attach a BPF program to an interface", &error))?;
         self.link = Some(link);
         Ok(())
+    }
+
+    /// From here on packets that come in by this interface are looked at by a program of XDP before all else. What it cannot
+    /// send on comes to the program of [`Self::attach`].
+    ///
+    /// # Errors
+    /// The kernel or the driver refuses, or there is no such interface.
+    pub fn attach_xdp(&mut self, interface: &str, mode: XdpMode) -> Result<(), BpfError> {
+        self.detach_xdp();
+        self.load_xdp(mode)?;
+        let link = self
+            .xdp(mode.hook())
+            .and_then(|forward| forward.attach(interface, mode.of_aya()))
+            .map_err(|error| BpfError::of_kernel("attach a program of XDP", &error))?;
+        self.first = Some((mode.hook(), link));
+        Ok(())
+    }
+
+    fn load_xdp(&mut self, mode: XdpMode) -> Result<(), BpfError> {
+        match self.xdp(mode.hook()).and_then(Xdp::load) {
+            Ok(()) | Err(ProgramError::AlreadyLoaded) => Ok(()),
+            Err(error) => Err(BpfError::of_kernel("load a program of XDP (Linux 5.18)", &error)),
+        }
+    }
+
+    fn xdp(&mut self, hook: Hook) -> Result<&mut Xdp, ProgramError> {
+        program(&mut self.loaded, hook.name())
+    }
+
+    /// No program of XDP looks at packets any more; that of [`Self::attach`] sends them all on.
+    pub fn detach_xdp(&mut self) {
+        if let Some((hook, link)) = self.first.take()
+            && let Ok(forward) = self.xdp(hook)
+        {
+            // An interface that is gone has no program either.
+            _ = forward.detach(link);
+        }
+    }
+
+    /// Says which frames are for this host: those to this address of the link. Until then the program of XDP takes none for that.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_own_link(&mut self, address: [u8; 6]) -> Result<(), BpfError> {
+        let mut entry = [0; 8];
+        entry[..address.len()].copy_from_slice(&address);
+        of_map(self.own_link.set(0, entry, 0))
+    }
+
+    /// Says whether all targets of service `index` are on the link. Until then the program of XDP leaves it to that of
+    /// [`Self::attach`].
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_direct(&mut self, index: usize, is_direct: bool) -> Result<(), BpfError> {
+        of_map(self.direct.set(index as u32, u32::from(is_direct), 0))
     }
 
     /// Writes a plan for service `index` where it is not in force yet, for [`Self::commit`].
@@ -342,6 +435,7 @@ impl Forwarding {
         routes: &[u32],
         given: &[u64; TARGETS_MAX],
     ) -> Result<(), BpfError> {
+        self.set_direct(index, false)?;
         for target in 0..TARGETS_MAX {
             let route = routes.get(target).copied().unwrap_or(0);
             of_map(self.hosts.set(slot(index, target), route, 0))?;
@@ -460,6 +554,7 @@ impl Forwarding {
             errors: of(tally::ERRORS),
             stranded: of(tally::STRANDED),
             oversized: of(tally::OVERSIZED),
+            open_sums: of(tally::OPEN_SUMS),
         })
     }
 
