@@ -2,6 +2,7 @@
 
 mod connect;
 mod hook;
+mod layout;
 mod programs;
 #[cfg(test)]
 mod tests;
@@ -31,11 +32,11 @@ use crate::tables::programs::{CLIENTS, client, page, service_key};
 use crate::tables::{Tables, Whose, earlier_page_of, key_of, octets, of_map, slot, take};
 use crate::tunnel::{Family, SOURCE_PORTS, Tunnel};
 use hook::Hook;
-use programs::{
+use layout::{
     ADDRESSES, DIRECT, EARLIER, FLOWS, HOSTS, LEASE, OVERSIZED, OWN_LINK, ROUTES, TRAFFIC,
     TUNNEL_PORTS, TUNNELS, flow, lease, oversized, route, tally, way,
 };
-pub use programs::{FLOWS_MAX, ROUTES_MAX};
+pub use layout::{FLOWS_MAX, ROUTES_MAX};
 
 /// Sends packets that come in by one interface for a service, an address, port and protocol, on to hosts of that
 /// link, or through a tunnel to others: direct server return.
@@ -128,6 +129,8 @@ pub enum Hop {
 pub enum XdpMode {
     /// Its driver calls it, as soon as a frame is there.
     Native,
+    /// The same of veth, whose other end has to receive by NAPI.
+    Veth,
     /// The kernel calls it, for any driver, when it has made a packet of the frame.
     Generic,
 }
@@ -136,13 +139,14 @@ impl XdpMode {
     fn hook(self) -> Hook {
         match self {
             Self::Native => Hook::Native,
+            Self::Veth => Hook::Veth,
             Self::Generic => Hook::Generic,
         }
     }
 
     fn of_aya(self) -> AyaMode {
         match self {
-            Self::Native => AyaMode::Driver,
+            Self::Native | Self::Veth => AyaMode::Driver,
             Self::Generic => AyaMode::Skb,
         }
     }
@@ -216,7 +220,7 @@ impl Forwarding {
     /// # Errors
     /// The kernel refuses ([`BpfError::Privilege`]) or cannot do it ([`BpfError::Kernel`]).
     pub fn load() -> Result<(Self, Lease), BpfError> {
-        let maps = [programs::maps(), connect::maps().into()].concat();
+        let maps = [layout::maps(), connect::maps().into()].concat();
         let all: Vec<_> = programs::all().into_iter().chain(connect::all()).collect();
         let object = object_file::write(&maps, &all);
         let mut loaded =
@@ -521,7 +525,7 @@ impl Forwarding {
         Ok(values.iter().fold([0; 2], sum))
     }
 
-    /// Counts at this address from here on.
+    /// Counts at this address from here on, if it does not yet.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -529,7 +533,7 @@ impl Forwarding {
         let zeroes = vec![[0; tally::COUNTERS]; of_cpus()?];
         let zeroes = aya::maps::PerCpuValues::try_from(zeroes)
             .map_err(|error| BpfError::of_kernel("count the CPUs", &error))?;
-        of_map(self.addresses.insert(octets(address), zeroes, 0))
+        unless_there(self.addresses.insert(octets(address), zeroes, IF_ABSENT))
     }
 
     /// Counts there no more.
@@ -577,17 +581,8 @@ impl Forwarding {
     /// # Errors
     /// The kernel refuses.
     pub fn note(&mut self, flow: &Flow, replaces: bool) -> Result<(), BpfError> {
-        /// `BPF_NOEXIST`
-        const STAYS: u64 = 1;
-        let flags = if replaces { 0 } else { STAYS };
-        match self.flows.insert(flow.key(), flow.value(), flags) {
-            Err(MapError::SyscallError(error))
-                if error.io_error.kind() == io::ErrorKind::AlreadyExists =>
-            {
-                Ok(())
-            }
-            done => of_map(done),
-        }
+        let flags = if replaces { 0 } else { IF_ABSENT };
+        unless_there(self.flows.insert(flow.key(), flow.value(), flags))
     }
 
     /// The clients that meet a target again, in no order, those whose time is over among them.
@@ -690,6 +685,21 @@ impl Affinity {
         target.copy_from_slice(&(self.target as u64).to_ne_bytes());
         until.copy_from_slice(&(self.until.as_nanos() as u64).to_ne_bytes());
         value
+    }
+}
+
+/// `BPF_NOEXIST`: an entry that is there stays as it is.
+const IF_ABSENT: u64 = 1;
+
+/// What became of an entry by [`IF_ABSENT`].
+fn unless_there(done: Result<(), MapError>) -> Result<(), BpfError> {
+    match done {
+        Err(MapError::SyscallError(error))
+            if error.io_error.kind() == io::ErrorKind::AlreadyExists =>
+        {
+            Ok(())
+        }
+        done => of_map(done),
     }
 }
 

@@ -20,8 +20,10 @@ pub(crate) mod skb {
     pub(crate) const DROP: i32 = 2;
 }
 
-/// What a program of XDP returns (`enum xdp_action` of `linux/bpf.h`).
+/// `struct xdp_md` of `linux/bpf.h`, and what a program of XDP returns (`enum xdp_action`).
 pub(crate) mod xdp {
+    pub(crate) const IFINDEX: i16 = 12;
+
     pub(crate) const DROP: i32 = 1;
     /// The kernel goes on.
     pub(crate) const PASS: i32 = 2;

@@ -18,6 +18,12 @@
 //! | for whom a frame is | the kernel says so | the frame's address is compared with the interface's |
 //! | a checksum that the sender has left to an interface | stays open | would be taken for whole, so that the target drops the packet: left to traffic control. In the generic mode it stays open |
 //!
+//! # Frames on veth
+//!
+//! A frame that goes back by `XDP_TX` wakes the other end of a veth pair only if that one has a program of XDP as well. One that is redirected
+//! to the interface by which it came wakes any other end that receives by NAPI, which it does with GRO, too. Other drivers need not
+//! be able to have frames redirected to them, and go a shorter way by `XDP_TX`.
+//!
 //! # Checksums that are left open
 //!
 //! On veth a packet comes as its sender has made it. One that leaves the checksum to its interface has put the sum of the pseudo header
@@ -25,7 +31,7 @@
 //!
 //! *Source*: `struct xdp_md` and `enum xdp_action` of `linux/bpf.h`; RFC 9293 section 3.1 and RFC 8200 section 8.1 (pseudo header).
 
-use super::programs::{
+use super::layout::{
     ADDRESSES_OF_FRAME, DIRECT, FRAME_HEAD, HEADER, KIND, OWN_LINK, SUM, kind, tally, tally_one,
 };
 use crate::assembler::Register::{R0, R1, R2, R3, R4, R5, R6, R8, R9, R10};
@@ -40,18 +46,21 @@ pub(super) enum Hook {
     Tc,
     /// XDP of the interface's driver.
     Native,
+    /// The same on veth.
+    Veth,
     /// XDP of the kernel, for any interface.
     Generic,
 }
 
 impl Hook {
-    pub(super) const ALL: [Self; 3] = [Self::Tc, Self::Native, Self::Generic];
+    pub(super) const ALL: [Self; 4] = [Self::Tc, Self::Native, Self::Veth, Self::Generic];
 
     /// What the program is called.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Tc => "forward",
             Self::Native => "forward_native",
+            Self::Veth => "forward_veth",
             Self::Generic => "forward_generic",
         }
     }
@@ -60,7 +69,7 @@ impl Hook {
     pub(super) const fn section(self) -> &'static str {
         match self {
             Self::Tc => "classifier",
-            Self::Native | Self::Generic => "xdp.frags",
+            Self::Native | Self::Veth | Self::Generic => "xdp.frags",
         }
     }
 
@@ -82,7 +91,7 @@ impl Hook {
         a.mov_immediate(R4, len);
         a.call(match self {
             Self::Tc => Helper::SkbLoadBytes,
-            Self::Native | Self::Generic => Helper::XdpLoadBytes,
+            Self::Native | Self::Veth | Self::Generic => Helper::XdpLoadBytes,
         });
         a.jump_if_negative(R0, "pass");
     }
@@ -111,7 +120,7 @@ impl Hook {
     pub(super) fn meet_options(self, a: &mut Assembler) {
         match self {
             Self::Tc => tally_one(a, tally::OPTIONS),
-            Self::Native | Self::Generic => a.jump("pass"),
+            Self::Native | Self::Veth | Self::Generic => a.jump("pass"),
         }
     }
 
@@ -119,7 +128,7 @@ impl Hook {
     pub(super) const fn solicitations_go_to(self) -> &'static str {
         match self {
             Self::Tc => "solicitation",
-            Self::Native | Self::Generic => "pass",
+            Self::Native | Self::Veth | Self::Generic => "pass",
         }
     }
 
@@ -131,8 +140,8 @@ impl Hook {
         tables::find(a, DIRECT, service::INDEX, "pass");
         a.load_32(R1, R0, 0);
         a.jump_if_equal(R1, 0, "pass");
-        if self == Self::Native {
-            pass_open_sum(a);
+        if self != Self::Generic {
+            pass_open_sum(a, self);
         }
     }
 
@@ -151,7 +160,7 @@ impl Hook {
     pub(super) const fn tunnels_go_to(self) -> &'static str {
         match self {
             Self::Tc => "measure",
-            Self::Native | Self::Generic => "pass",
+            Self::Native | Self::Veth | Self::Generic => "pass",
         }
     }
 
@@ -159,7 +168,7 @@ impl Hook {
     pub(super) const fn own_goes_to(self) -> &'static str {
         match self {
             Self::Tc => "own",
-            Self::Native | Self::Generic => "pass",
+            Self::Native | Self::Veth | Self::Generic => "pass",
         }
     }
 
@@ -178,7 +187,13 @@ impl Hook {
         }
         a.call(Helper::XdpStoreBytes);
         a.jump_if_negative(R0, "drop");
-        a.mov_immediate(R0, xdp::TX);
+        if self == Self::Veth {
+            a.load_32(R1, R6, xdp::IFINDEX);
+            a.mov_immediate(R2, 0);
+            a.call(Helper::Redirect);
+        } else {
+            a.mov_immediate(R0, xdp::TX);
+        }
         a.exit();
     }
 
@@ -199,7 +214,7 @@ impl Hook {
     pub(super) fn end(self, a: &mut Assembler) {
         let (drop, pass) = match self {
             Self::Tc => (skb::DROP, skb::NEXT),
-            Self::Native | Self::Generic => (xdp::DROP, xdp::PASS),
+            Self::Native | Self::Veth | Self::Generic => (xdp::DROP, xdp::PASS),
         };
         for (label, verdict) in [("drop", drop), ("pass", pass)] {
             a.label(label);
@@ -218,7 +233,7 @@ pub(super) fn send_back(a: &mut Assembler) {
 }
 
 /// A packet whose checksum is left to an interface is counted, and passes. Its header of IP on the stack has no options.
-fn pass_open_sum(a: &mut Assembler) {
+fn pass_open_sum(a: &mut Assembler, hook: Hook) {
     /// Where TCP and UDP have their checksums.
     const OF_TCP: i16 = 16;
     const OF_UDP: i16 = 6;
@@ -231,7 +246,7 @@ fn pass_open_sum(a: &mut Assembler) {
     a.jump_if_equal(R9, packet::TCP, "open sum");
     a.address(R2, R8, OF_UDP);
     a.label("open sum");
-    Hook::Native.load(a, SUM, 2);
+    hook.load(a, SUM, 2);
     // `R1` = the sum: the protocol, the length of what is behind IP, and both addresses. What makes one of IPv4 one of IPv6 adds nothing.
     a.mov(R1, R9);
     a.shift_left_immediate(R1, NETWORK_SHIFT);

@@ -16,7 +16,7 @@ use sidestep_distributor::{Choice, hash};
 
 use super::*;
 
-/// Has each test run at each hook. In the generic mode XDP differs by checksums that are left open alone.
+/// Has each test run at each hook. On veth and in the generic mode XDP differs by how frames leave, and by checksums that are left open, alone.
 macro_rules! at_each_hook {
     ($($test:ident)*) => {
         mod tc {
@@ -25,15 +25,16 @@ macro_rules! at_each_hook {
         mod native {
             $(#[test] fn $test() { super::$test(super::Hook::Native); })*
         }
-        mod generic {
-            use super::Hook::Generic;
+        mod veth_and_generic {
             #[test]
-            fn an_open_checksum_stays_so() {
-                super::an_open_checksum_is_left_to_traffic_control(Generic);
+            fn an_open_checksum_is_left_to_traffic_control_or_stays_so() {
+                super::an_open_checksum_is_left_to_traffic_control(super::Hook::Veth);
+                super::an_open_checksum_is_left_to_traffic_control(super::Hook::Generic);
             }
             #[test]
             fn tcp_and_udp_of_both_families_go_by_the_hash_of_the_crate() {
-                super::tcp_and_udp_of_both_families_go_by_the_hash_of_the_crate(Generic);
+                super::tcp_and_udp_of_both_families_go_by_the_hash_of_the_crate(super::Hook::Veth);
+                super::tcp_and_udp_of_both_families_go_by_the_hash_of_the_crate(super::Hook::Generic);
             }
         }
     };
@@ -92,6 +93,7 @@ impl Loaded {
         match hook {
             Hook::Tc => {}
             Hook::Native => forwarding.load_xdp(XdpMode::Native)?,
+            Hook::Veth => forwarding.load_xdp(XdpMode::Veth)?,
             Hook::Generic => forwarding.load_xdp(XdpMode::Generic)?,
         }
         forwarding.set_own_link(US)?;
@@ -201,7 +203,10 @@ fn run_into(forwarding: &Loaded, frame: &[u8], room: usize) -> (i32, Vec<u8>) {
                 assert_eq!(out, frame, "what passes stays as it is");
                 return run(Hook::Tc);
             }
-            3 => 7,
+            3 | 4 => {
+                assert_eq!(returned == 4, forwarding.hook == Hook::Veth);
+                7
+            }
             other => panic!("verdict {other} of XDP"),
         };
         forwarding.by_xdp.set(forwarding.by_xdp.get() + 1);
@@ -766,6 +771,8 @@ fn fragments_options_and_extensions(hook: Hook) {
     let tally = forwarding.tally(address.ip()).unwrap();
     assert_eq!((tally.fragments, tally.options, tally.stranded), (2, 1, 0));
     forwarding.assert_by_xdp(3);
+    forwarding.watch(address.ip()).unwrap();
+    assert_eq!(forwarding.tally(address.ip()).unwrap(), tally, "what is watched stays counted");
 
     put(&mut forwarding, VIP6, Protocol::Udp, &plan);
     let six = VIP6.parse::<SocketAddr>().unwrap().ip();
@@ -950,7 +957,7 @@ fn an_open_checksum_is_left_to_traffic_control(hook: Hook) {
                 assert_eq!(judged(&forwarding, &whole), to);
             }
             let left = forwarding.tally(vip.parse::<SocketAddr>().unwrap().ip()).unwrap().open_sums;
-            let due = if hook == Hook::Native { 60 } else { 0 };
+            let due = if matches!(hook, Hook::Native | Hook::Veth) { 60 } else { 0 };
             assert_eq!(left - before, due);
             forwarding.assert_by_xdp(120 - due as u32);
         }
