@@ -175,6 +175,11 @@ pub(crate) const CASES: &[Case] = &[
         &["ip", "setpriv", "python3", "sysctl", "curl"],
         distributor::forged,
     ),
+    Case::alone(
+        "distributor-xdp",
+        &["ip", "setpriv", "python3", "redis-server", "redis-benchmark"],
+        distributor::xdp,
+    ),
     Case::alone("distributor-cut-off", &["ip", "python3", "etcd"], distributor::cut_off),
     Case::alone(
         "distributor-smc-r",
