@@ -215,6 +215,9 @@ impl fmt::Debug for Forwarding {
 }
 
 impl Forwarding {
+    /// What the program of traffic control is called.
+    pub const NAME: &str = Hook::Tc.name();
+
     /// Loads the program. It is asked from [`Self::attach`] on, and serves by the lease.
     ///
     /// # Errors

@@ -9,6 +9,11 @@
 //!
 //! Traffic control is there in any case, behind XDP. So a distributor whose XDP is taken away goes on without a lost packet.
 //!
+//! # What XDP goes past
+//!
+//! What XDP sends on, programs of traffic control at the interface do not see, those of `sidestep filter` among them. `"auto"` leaves an
+//! interface that has some to traffic control; where XDP was asked for, they are named.
+//!
 //! # What veth needs
 //!
 //! A frame that XDP sends by veth is taken by NAPI of the other end, which has it only while it has a program of XDP itself, or GRO is
@@ -16,7 +21,7 @@
 //! NAPI is gone, and is back with it.
 
 use netlink_packet_route::link::InfoKind;
-use sidestep_bpf::{Forwarding, XdpMode};
+use sidestep_bpf::{Forwarding, XdpMode, interface_programs};
 
 use super::driver::{self, XdpFeatures};
 use super::link::Interface;
@@ -56,7 +61,10 @@ impl Path {
             return path.without_xdp(lack);
         }
         match forwarding.attach_xdp(&interface.name, mode) {
-            Ok(()) => path.mode = Some(mode),
+            Ok(()) => {
+                path.mode = Some(mode);
+                path.warn_of_others(interface);
+            }
             Err(error) => return path.without_xdp(format!("{}: {error}", interface.name)),
         }
         Ok(path)
@@ -70,9 +78,24 @@ impl Path {
         if self.wanted == DataPath::Auto && interface.kind.is_some() {
             return Some(format!("{} is a virtual interface", self.name));
         }
+        if self.wanted == DataPath::Auto
+            && let Some(others) = others(interface)
+        {
+            return Some(format!("{others} at {} would not see what XDP sends", self.name));
+        }
         match driver::xdp_features(interface.index) {
             Ok(features) => lack(&self.name, interface.kind.as_ref(), features),
             Err(error) => Some(format!("{} does not tell of its XDP: {error}", self.name)),
+        }
+    }
+
+    /// Names the programs that do not see what XDP sends.
+    fn warn_of_others(&self, interface: &Interface) {
+        if let Some(others) = others(interface) {
+            log::warn!(
+                "{others} at {} do not see what XDP sends; path = \"tc\" in [distributor] has them see it as it leaves",
+                self.name
+            );
         }
     }
 
@@ -129,6 +152,17 @@ impl Path {
             Some(XdpMode::Generic) => DataPath::XdpGeneric,
         })
     }
+}
+
+/// The programs of traffic control that others have attached to an interface; `None`: there are none.
+fn others(interface: &Interface) -> Option<String> {
+    let programs = match interface_programs(&[interface.index]) {
+        Ok(programs) => programs,
+        Err(error) => return Some(format!("programs that the kernel does not tell ({error})")),
+    };
+    let names = programs.iter().map(|(_, program)| program.name.as_str());
+    let names: Vec<&str> = names.filter(|name| *name != Forwarding::NAME).collect();
+    (!names.is_empty()).then(|| format!("programs of traffic control ({})", names.join(", ")))
 }
 
 /// Why a driver's XDP cannot send packets on, and what to do.
