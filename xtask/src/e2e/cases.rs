@@ -186,6 +186,11 @@ pub(crate) const CASES: &[Case] = &[
         &["ip", "setpriv", "redis-server", "redis-benchmark"],
         distributor::smc_r,
     ),
+    Case::alone(
+        "distributor-tunnel-smc-r",
+        &["ip", "setpriv", "redis-server", "redis-benchmark", "sysctl"],
+        distributor::tunnel_smc_r,
+    ),
     Case {
         mixes: &[Mix::Both, Mix::ServerOnly],
         ..Case::new("figures", &["redis-server", "redis-benchmark"], figures::sums)

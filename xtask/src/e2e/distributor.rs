@@ -19,7 +19,7 @@ use crate::suite::{HANG, Lacking};
 use crate::user;
 pub(crate) use forged::forged;
 pub(crate) use locality::locality;
-pub(crate) use smc_r::smc_r;
+pub(crate) use smc_r::{smc_r, tunnel_smc_r};
 pub(crate) use takeover::{cut_off, takeover};
 pub(crate) use tunnel::{tunnel, tunnel_takeover};
 pub(crate) use xdp::xdp;
