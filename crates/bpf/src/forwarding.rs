@@ -46,7 +46,7 @@ pub struct Forwarding {
     /// Programs, maps and links: descriptors, closed on drop.
     loaded: Ebpf,
     link: Option<SchedClassifierLinkId>,
-    /// Of XDP; which of both programs it is.
+    /// Of XDP, and which program it is of.
     first: Option<(Hook, XdpLinkId)>,
     tables: Tables,
     hosts: Array<MapData, u32>,
