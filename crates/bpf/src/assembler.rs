@@ -136,6 +136,12 @@ pub(crate) enum Helper {
     RedirectNeigh = 152,
     /// The same as [`Self::KtimeGetNs`], at the last tick.
     KtimeGetCoarseNs = 160,
+    /// `R0` = how long frame `R1` of XDP is, in all its pieces. Linux 5.18.
+    XdpGetBuffLen = 188,
+    /// Copies `R4` bytes from offset `R2` of frame `R1` of XDP to `R3`; `R0` is negative if it is shorter. Linux 5.18.
+    XdpLoadBytes = 189,
+    /// Writes `R4` bytes from `R3` to offset `R2` of frame `R1` of XDP; `R0` is negative if it is shorter. Linux 5.18.
+    XdpStoreBytes = 190,
     /// The call that is asked about fails with error number `-R1`. Linux 5.18.
     SetRetval = 187,
 }
@@ -191,6 +197,7 @@ mod operation {
     pub(super) const AND_IMMEDIATE: u8 = ALU64 | K | 0x50;
     pub(super) const END: u8 = ALU | TO_BIG_ENDIAN | 0xd0;
     pub(super) const LOAD_8: u8 = LDX | MEM | B;
+    pub(super) const LOAD_16: u8 = LDX | MEM | H;
     pub(super) const LOAD_32: u8 = LDX | MEM | W;
     pub(super) const STORE_IMMEDIATE_32: u8 = ST | MEM | W;
     pub(super) const STORE_16: u8 = STX | MEM | H;
@@ -325,6 +332,11 @@ impl Assembler {
     /// `to = *(u8 *)(from + offset)`
     pub(crate) fn load_8(&mut self, to: Register, from: Register, offset: i16) {
         self.push(operation::LOAD_8, to, from, offset, 0);
+    }
+
+    /// `to = *(u16 *)(from + offset)`
+    pub(crate) fn load_16(&mut self, to: Register, from: Register, offset: i16) {
+        self.push(operation::LOAD_16, to, from, offset, 0);
     }
 
     /// `to = *(u32 *)(from + offset)`
@@ -520,6 +532,11 @@ mod tests {
             "r1 = *(u8 *)(r10 - 12)",
             |a| a.load_8(R1, R10, -12),
             &[0x71, 0xa1, 0xf4, 0xff, 0, 0, 0, 0],
+        );
+        is(
+            "r1 = *(u16 *)(r10 - 12)",
+            |a| a.load_16(R1, R10, -12),
+            &[0x69, 0xa1, 0xf4, 0xff, 0, 0, 0, 0],
         );
         is(
             "*(u64 *)(r10 - 48) = r0",

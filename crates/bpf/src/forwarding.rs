@@ -1,6 +1,8 @@
 //! Packets to one address, sent on to other hosts.
 
 mod connect;
+mod hook;
+mod layout;
 mod programs;
 #[cfg(test)]
 mod tests;
@@ -16,7 +18,8 @@ use std::time::Duration;
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, RingBuf};
 use aya::programs::tc::{SchedClassifierLinkId, TcAttachType};
-use aya::programs::{CgroupAttachMode, CgroupSockAddr, SchedClassifier};
+use aya::programs::xdp::{XdpLinkId, XdpMode as AyaMode};
+use aya::programs::{CgroupAttachMode, CgroupSockAddr, ProgramError, SchedClassifier, Xdp};
 use nix::sys::socket::getsockopt;
 use nix::{getsockopt_impl, sockopt_impl};
 use sidestep_distributor::terms::TARGETS_MAX;
@@ -28,11 +31,12 @@ use crate::object_file;
 use crate::tables::programs::{CLIENTS, client, page, service_key};
 use crate::tables::{Tables, Whose, earlier_page_of, key_of, octets, of_map, slot, take};
 use crate::tunnel::{Family, SOURCE_PORTS, Tunnel};
-use programs::{
-    ADDRESSES, EARLIER, FLOWS, HOSTS, LEASE, OVERSIZED, ROUTES, TRAFFIC, TUNNEL_PORTS, TUNNELS,
-    flow, lease, oversized, route, tally, way,
+use hook::Hook;
+use layout::{
+    ADDRESSES, DIRECT, EARLIER, FLOWS, HOSTS, LEASE, OVERSIZED, OWN_LINK, ROUTES, TRAFFIC,
+    TUNNEL_PORTS, TUNNELS, flow, lease, oversized, route, tally, way,
 };
-pub use programs::{FLOWS_MAX, ROUTES_MAX};
+pub use layout::{FLOWS_MAX, ROUTES_MAX};
 
 /// Sends packets that come in by one interface for a service, an address, port and protocol, on to hosts of that
 /// link, or through a tunnel to others: direct server return.
@@ -42,9 +46,13 @@ pub struct Forwarding {
     /// Programs, maps and links: descriptors, closed on drop.
     loaded: Ebpf,
     link: Option<SchedClassifierLinkId>,
+    /// Of XDP, and which program it is of.
+    first: Option<(Hook, XdpLinkId)>,
     tables: Tables,
     hosts: Array<MapData, u32>,
     routes: Array<MapData, [u8; route::LEN]>,
+    direct: Array<MapData, u32>,
+    own_link: Array<MapData, [u8; 8]>,
     tunnels: Array<MapData, [u8; way::LEN]>,
     tunnel_ports: Array<MapData, u32>,
     oversized: RingBuf<MapData>,
@@ -116,6 +124,34 @@ pub enum Hop {
     Tunnel(Tunnel),
 }
 
+/// Which program of XDP an interface has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XdpMode {
+    /// Its driver calls it, as soon as a frame is there.
+    Native,
+    /// The same of veth, whose other end has to receive by NAPI.
+    Veth,
+    /// The kernel calls it, for any driver, when it has made a packet of the frame.
+    Generic,
+}
+
+impl XdpMode {
+    fn hook(self) -> Hook {
+        match self {
+            Self::Native => Hook::Native,
+            Self::Veth => Hook::Veth,
+            Self::Generic => Hook::Generic,
+        }
+    }
+
+    fn of_aya(self) -> AyaMode {
+        match self {
+            Self::Native | Self::Veth => AyaMode::Driver,
+            Self::Generic => AyaMode::Skb,
+        }
+    }
+}
+
 /// A packet that did not fit into a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Oversized {
@@ -168,6 +204,8 @@ pub struct Tally {
     pub stranded: u64,
     /// Packets that did not fit into a tunnel, which are dropped.
     pub oversized: u64,
+    /// Packets whose checksum their sender has left to an interface, which XDP has left to traffic control.
+    pub open_sums: u64,
 }
 
 impl fmt::Debug for Forwarding {
@@ -177,23 +215,29 @@ impl fmt::Debug for Forwarding {
 }
 
 impl Forwarding {
+    /// What the program of traffic control is called.
+    pub const NAME: &str = Hook::Tc.name();
+
     /// Loads the program. It is asked from [`Self::attach`] on, and serves by the lease.
     ///
     /// # Errors
     /// The kernel refuses ([`BpfError::Privilege`]) or cannot do it ([`BpfError::Kernel`]).
     pub fn load() -> Result<(Self, Lease), BpfError> {
-        let maps = [programs::maps(), connect::maps().into()].concat();
+        let maps = [layout::maps(), connect::maps().into()].concat();
         let all: Vec<_> = programs::all().into_iter().chain(connect::all()).collect();
         let object = object_file::write(&maps, &all);
         let mut loaded =
             Ebpf::load(&object).map_err(|error| BpfError::of_kernel("load BPF maps", &error))?;
-        let forward: Result<&mut SchedClassifier, _> = program(&mut loaded, programs::FORWARD);
+        let forward: Result<&mut SchedClassifier, _> = program(&mut loaded, Hook::Tc.name());
         forward
             .and_then(SchedClassifier::load)
             .map_err(|error| BpfError::of_kernel("load a BPF program for packets", &error))?;
         let lease = Lease(take(&mut loaded, LEASE)?);
         let forwarding = Self {
             link: None,
+            first: None,
+            direct: take(&mut loaded, DIRECT)?,
+            own_link: take(&mut loaded, OWN_LINK)?,
             tables: Tables::of(&mut loaded)?,
             hosts: take(&mut loaded, HOSTS)?,
             routes: take(&mut loaded, ROUTES)?,
@@ -222,12 +266,68 @@ impl Forwarding {
         let begins = TcAttachType::Ingress;
         // Before Linux 6.6 programs hang on a queueing discipline; where it is there already, it stays.
         _ = aya::programs::tc::qdisc_add_clsact(interface);
-        let forward: Result<&mut SchedClassifier, _> = program(&mut self.loaded, programs::FORWARD);
+        let forward: Result<&mut SchedClassifier, _> = program(&mut self.loaded, Hook::Tc.name());
         let link = forward
             .and_then(|forward| forward.attach(interface, begins))
             .map_err(|error| BpfError::of_kernel("attach a BPF program to an interface", &error))?;
         self.link = Some(link);
         Ok(())
+    }
+
+    /// From here on packets that come in by this interface are looked at by a program of XDP before all else. What it cannot
+    /// send on comes to the program of [`Self::attach`].
+    ///
+    /// # Errors
+    /// The kernel or the driver refuses, or there is no such interface.
+    pub fn attach_xdp(&mut self, interface: &str, mode: XdpMode) -> Result<(), BpfError> {
+        self.detach_xdp();
+        self.load_xdp(mode)?;
+        let link = self
+            .xdp(mode.hook())
+            .and_then(|forward| forward.attach(interface, mode.of_aya()))
+            .map_err(|error| BpfError::of_kernel("attach a program of XDP", &error))?;
+        self.first = Some((mode.hook(), link));
+        Ok(())
+    }
+
+    fn load_xdp(&mut self, mode: XdpMode) -> Result<(), BpfError> {
+        match self.xdp(mode.hook()).and_then(Xdp::load) {
+            Ok(()) | Err(ProgramError::AlreadyLoaded) => Ok(()),
+            Err(error) => Err(BpfError::of_kernel("load a program of XDP (Linux 5.18)", &error)),
+        }
+    }
+
+    fn xdp(&mut self, hook: Hook) -> Result<&mut Xdp, ProgramError> {
+        program(&mut self.loaded, hook.name())
+    }
+
+    /// No program of XDP looks at packets any more; that of [`Self::attach`] sends them all on.
+    pub fn detach_xdp(&mut self) {
+        if let Some((hook, link)) = self.first.take()
+            && let Ok(forward) = self.xdp(hook)
+        {
+            // An interface that is gone has no program either.
+            _ = forward.detach(link);
+        }
+    }
+
+    /// Says which frames are for this host: those to this address of the link. Until then the program of XDP takes none for that.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_own_link(&mut self, address: [u8; 6]) -> Result<(), BpfError> {
+        let mut entry = [0; 8];
+        entry[..address.len()].copy_from_slice(&address);
+        of_map(self.own_link.set(0, entry, 0))
+    }
+
+    /// Says whether all targets of service `index` are on the link. Until then the program of XDP leaves it to that of
+    /// [`Self::attach`].
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_direct(&mut self, index: usize, is_direct: bool) -> Result<(), BpfError> {
+        of_map(self.direct.set(index as u32, u32::from(is_direct), 0))
     }
 
     /// Writes a plan for service `index` where it is not in force yet, for [`Self::commit`].
@@ -342,6 +442,7 @@ impl Forwarding {
         routes: &[u32],
         given: &[u64; TARGETS_MAX],
     ) -> Result<(), BpfError> {
+        self.set_direct(index, false)?;
         for target in 0..TARGETS_MAX {
             let route = routes.get(target).copied().unwrap_or(0);
             of_map(self.hosts.set(slot(index, target), route, 0))?;
@@ -427,7 +528,7 @@ impl Forwarding {
         Ok(values.iter().fold([0; 2], sum))
     }
 
-    /// Counts at this address from here on.
+    /// Counts at this address from here on, if it does not yet.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -435,7 +536,7 @@ impl Forwarding {
         let zeroes = vec![[0; tally::COUNTERS]; of_cpus()?];
         let zeroes = aya::maps::PerCpuValues::try_from(zeroes)
             .map_err(|error| BpfError::of_kernel("count the CPUs", &error))?;
-        of_map(self.addresses.insert(octets(address), zeroes, 0))
+        unless_there(self.addresses.insert(octets(address), zeroes, IF_ABSENT))
     }
 
     /// Counts there no more.
@@ -460,6 +561,7 @@ impl Forwarding {
             errors: of(tally::ERRORS),
             stranded: of(tally::STRANDED),
             oversized: of(tally::OVERSIZED),
+            open_sums: of(tally::OPEN_SUMS),
         })
     }
 
@@ -482,17 +584,8 @@ impl Forwarding {
     /// # Errors
     /// The kernel refuses.
     pub fn note(&mut self, flow: &Flow, replaces: bool) -> Result<(), BpfError> {
-        /// `BPF_NOEXIST`
-        const STAYS: u64 = 1;
-        let flags = if replaces { 0 } else { STAYS };
-        match self.flows.insert(flow.key(), flow.value(), flags) {
-            Err(MapError::SyscallError(error))
-                if error.io_error.kind() == io::ErrorKind::AlreadyExists =>
-            {
-                Ok(())
-            }
-            done => of_map(done),
-        }
+        let flags = if replaces { 0 } else { IF_ABSENT };
+        unless_there(self.flows.insert(flow.key(), flow.value(), flags))
     }
 
     /// The clients that meet a target again, in no order, those whose time is over among them.
@@ -595,6 +688,21 @@ impl Affinity {
         target.copy_from_slice(&(self.target as u64).to_ne_bytes());
         until.copy_from_slice(&(self.until.as_nanos() as u64).to_ne_bytes());
         value
+    }
+}
+
+/// `BPF_NOEXIST`: an entry that is there stays as it is.
+const IF_ABSENT: u64 = 1;
+
+/// What became of an entry by [`IF_ABSENT`].
+fn unless_there(done: Result<(), MapError>) -> Result<(), BpfError> {
+    match done {
+        Err(MapError::SyscallError(error))
+            if error.io_error.kind() == io::ErrorKind::AlreadyExists =>
+        {
+            Ok(())
+        }
+        done => of_map(done),
     }
 }
 

@@ -67,6 +67,7 @@ pub use filter::{
 };
 pub use forwarding::{
     Affinity, FLOWS_MAX, Flow, Forwarding, Hop, Lease, NetnsCookie, Oversized, ROUTES_MAX, Tally,
+    XdpMode,
 };
 pub use others::{PacketProgram, interface_programs, packet_programs};
 pub use reception::{Announcement, Received, Reception};

@@ -1,4 +1,4 @@
-//! Where a packet has what, in bytes, and what programs of traffic control are told of it.
+//! Where a packet has what, in bytes, what programs of traffic control are told of it, and what they and those of XDP return.
 
 /// `struct __sk_buff` of `linux/bpf.h`, and what a program of traffic control returns.
 pub(crate) mod skb {
@@ -20,10 +20,23 @@ pub(crate) mod skb {
     pub(crate) const DROP: i32 = 2;
 }
 
+/// `struct xdp_md` of `linux/bpf.h`, and what a program of XDP returns (`enum xdp_action`).
+pub(crate) mod xdp {
+    pub(crate) const IFINDEX: i16 = 12;
+
+    pub(crate) const DROP: i32 = 1;
+    /// The kernel goes on.
+    pub(crate) const PASS: i32 = 2;
+    /// The frame leaves by the interface by which it came.
+    pub(crate) const TX: i32 = 3;
+}
+
 /// Of a frame: its addresses and its type.
 pub(crate) const FRAME_LEN: i32 = 14;
 pub(crate) const FRAME_ADDRESSES_LEN: i32 = 12;
+pub(crate) const FRAME_TYPE: i16 = 12;
 pub(crate) const IPV4_LEN: i32 = 20;
+pub(crate) const IPV4_TOTAL_LEN: i16 = 2;
 pub(crate) const IPV4_FRAGMENT: i16 = 4;
 /// Bits of these four bytes: more fragments follow, or this is not the first.
 pub(crate) const IPV4_IS_FRAGMENT: i32 = 0x3fff;
@@ -31,6 +44,7 @@ pub(crate) const IPV4_PROTOCOL: i16 = 9;
 pub(crate) const IPV4_SOURCE: i16 = 12;
 pub(crate) const IPV4_DESTINATION: i16 = 16;
 pub(crate) const IPV6_LEN: i32 = 40;
+pub(crate) const IPV6_PAYLOAD_LEN: i16 = 4;
 pub(crate) const IPV6_NEXT: i16 = 6;
 pub(crate) const IPV6_SOURCE: i16 = 8;
 pub(crate) const IPV6_DESTINATION: i16 = 24;
@@ -55,18 +69,22 @@ pub(crate) const ACK: i32 = 16;
 #[cfg(test)]
 pub(crate) mod tests {
     use aya::Ebpf;
-    use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
+    use aya::programs::{Program, TestRun, TestRunOptions};
 
     /// What a program returns for a frame, and what it has made of it, of which there are no more bytes than `room`.
     pub(crate) fn run(loaded: &Ebpf, name: &str, frame: &[u8], room: usize) -> (i32, Vec<u8>) {
-        let program: &SchedClassifier = loaded.program(name).unwrap().try_into().unwrap();
         let mut out = vec![0; room];
         let options = TestRunOptions {
             data_in: Some(frame),
             data_out: Some(&mut out),
             ..TestRunOptions::default()
         };
-        let ran = program.test_run(options).unwrap();
+        let ran = match loaded.program(name).unwrap() {
+            Program::SchedClassifier(program) => program.test_run(options),
+            Program::Xdp(program) => program.test_run(options),
+            _ => panic!("{name} gets no packets"),
+        };
+        let ran = ran.unwrap();
         out.truncate(ran.data_size_out as usize);
         (ran.return_value.cast_signed(), out)
     }

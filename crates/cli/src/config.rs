@@ -404,6 +404,11 @@ const TABLES: &[(&str, &[Key])] = &[
                 set: |s, v| boolean(v).map(|v| s.switch_back = Some(v)),
                 get: |s| s.switch_back.map(|it| it.to_string()),
             },
+            Key {
+                name: "path",
+                set: |s, v| keyword(v).map(|v| s.path = Some(v)),
+                get: |s| s.path.as_ref().map(words::keyword),
+            },
         ],
     ),
     (
@@ -689,7 +694,7 @@ fn bytes(value: &DeValue<'_>) -> Option<u64> {
 mod tests {
     use super::*;
     use crate::accounts::User;
-    use crate::options::{LogLevel, Mode, ProgramName, Promotion, Spin};
+    use crate::options::{DataPath, LogLevel, Mode, ProgramName, Promotion, Spin};
     use crate::pnet::Device;
     use sidestep_distributor::VipSet;
 
@@ -761,6 +766,7 @@ mod tests {
             store_user_file = "/etc/sidestep/etcd-user"
             rank = 100
             switch_back = true
+            path = "xdp-generic"
             [smc-r]
             adapters = ["10.0.0.1", "soft:eth1"]
             faults = "loss=1%"
@@ -821,6 +827,7 @@ mod tests {
             store_user_file: Some("/etc/sidestep/etcd-user".into()),
             rank: Some(100),
             switch_back: Some(true),
+            path: Some(DataPath::XdpGeneric),
         };
         assert_eq!(settings, expected);
     }
@@ -1002,6 +1009,7 @@ mod tests {
                 "distributor.store_user_file",
                 "distributor.rank",
                 "distributor.switch_back",
+                "distributor.path",
                 "smc-r.adapters",
                 "smc-r.faults",
                 "vip"

@@ -148,6 +148,8 @@ pub(crate) struct Settings {
     pub(crate) store_user_file: Option<PathBuf>,
     pub(crate) rank: Option<u32>,
     pub(crate) switch_back: Option<bool>,
+    /// And by which program packets are sent on.
+    pub(crate) path: Option<DataPath>,
 }
 
 impl Settings {
@@ -247,6 +249,7 @@ impl Settings {
             store_user_file: self.store_user_file.or(lower.store_user_file),
             rank: self.rank.or(lower.rank),
             switch_back: self.switch_back.or(lower.switch_back),
+            path: self.path.or(lower.path),
         }
     }
 
@@ -341,6 +344,7 @@ impl From<Options> for Settings {
             store_user_file: None,
             rank: None,
             switch_back: None,
+            path: None,
         }
     }
 }
@@ -363,6 +367,19 @@ pub(crate) enum Promotion {
     Lazy,
     /// Not at all; peers see a program that declines.
     Never,
+}
+
+/// By which program of the kernel a distributor sends packets on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DataPath {
+    /// XDP where the driver of a physical interface has it, traffic control otherwise.
+    Auto,
+    /// Traffic control.
+    Tc,
+    /// XDP of the driver.
+    Xdp,
+    /// XDP of the kernel.
+    XdpGeneric,
 }
 
 /// Whether a thread that waits for data looks a while before it sleeps.

@@ -181,11 +181,21 @@ pub(crate) const CASES: &[Case] = &[
         &["ip", "setpriv", "python3", "sysctl", "curl"],
         distributor::forged,
     ),
+    Case::alone(
+        "distributor-xdp",
+        &["ip", "setpriv", "python3", "redis-server", "redis-benchmark"],
+        distributor::xdp,
+    ),
     Case::alone("distributor-cut-off", &["ip", "python3", "etcd"], distributor::cut_off),
     Case::alone(
         "distributor-smc-r",
         &["ip", "setpriv", "redis-server", "redis-benchmark"],
         distributor::smc_r,
+    ),
+    Case::alone(
+        "distributor-tunnel-smc-r",
+        &["ip", "setpriv", "redis-server", "redis-benchmark", "sysctl"],
+        distributor::tunnel_smc_r,
     ),
     Case {
         mixes: &[Mix::Both, Mix::ServerOnly],

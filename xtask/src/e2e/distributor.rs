@@ -19,15 +19,17 @@ use crate::suite::{HANG, Lacking};
 use crate::user;
 pub(crate) use forged::forged;
 pub(crate) use locality::locality;
-pub(crate) use smc_r::smc_r;
+pub(crate) use smc_r::{smc_r, tunnel_smc_r};
 pub(crate) use takeover::{cut_off, takeover};
 pub(crate) use tunnel::{tunnel, tunnel_takeover};
+pub(crate) use xdp::xdp;
 
 mod forged;
 mod locality;
 mod smc_r;
 mod takeover;
 mod tunnel;
+mod xdp;
 
 const PORT: &str = "6379";
 const VIP: [&str; 2] = ["10.77.0.100", "fd77::100"];

@@ -30,7 +30,8 @@ use crate::tables::programs::{
 use crate::tunnel::Family;
 use sidestep_distributor::terms::TARGETS_MAX;
 
-use super::programs::{ROUTE, ROUTES, assign, route};
+use super::layout::{ROUTE, ROUTES, route};
+use super::programs::assign;
 
 /// By family: asked at `connect`, and at `getpeername`.
 pub(super) const CONNECT: [&str; 2] = ["connect_ipv4", "connect_ipv6"];

@@ -1,4 +1,5 @@
-//! The program that sends packets for a VIP on to other hosts, and the maps that it looks into.
+//! The programs that send packets for a VIP on to other hosts, and the maps that they look into: one for each hook
+//! ([`super::hook`]), with one decision.
 //!
 //! ```text
 //!   packet ──> "services"   is this address, port and protocol a VIP? If not, the kernel goes on as ever.
@@ -54,258 +55,64 @@
 //!
 //! *Source*: RFC 826 (ARP), RFC 4861 sections 4.3 and 4.4 (neighbour solicitation and advertisement).
 
-use sidestep_distributor::terms::TARGETS_MAX;
-
+use super::hook::{Hook, send_back};
+use super::layout::{
+    ADDRESSES, ADDRESSES_OF_FRAME, CLIENT_PORT, EARLIER, FIRST, FLAGS, FLOWS, HEADER, HEADERS_LEN,
+    HOSTS, KIND, LEASE, NOTE, NOW, OPENINGS, OVERSIZED, ROUTE, ROUTES, SOLICITATION, TRAFFIC,
+    TUNNEL, TUNNEL_PORTS, TUNNELS, flow, kind, lease, oversized, route, tally, tally_one, way,
+};
 use crate::assembler::Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
 use crate::assembler::{Assembler, Helper, Register};
 use crate::key;
-use crate::map::{MapDefinition, MapKind};
 use crate::object_file::Program;
 use crate::packet::{self, skb};
 use crate::tables::programs::{
-    self as tables, ARRAY, CLIENT, INDICES, NUMBER, SERVICE, STACK, client, service, service_key,
+    self as tables, CLIENT, NUMBER, SERVICE, client, service, service_key,
 };
 use crate::tunnel::{self, Family, room};
 
-pub(super) const FORWARD: &str = "forward";
-
-/// The route of each target, [`TARGETS_MAX`] for each service; 0: none.
-pub(super) const HOSTS: &str = "hosts";
-pub(super) const ROUTES: &str = "routes";
-/// The tunnel of each route that has one, and the ports from which tunnels are sent.
-pub(super) const TUNNELS: &str = "tunnels";
-pub(super) const TUNNEL_PORTS: &str = "tunnel_ports";
-/// The beginnings of packets that do not fit into a tunnel.
-pub(super) const OVERSIZED: &str = "oversized";
-/// Packets and bytes of each route.
-pub(super) const TRAFFIC: &str = "traffic";
-pub(super) const FLOWS: &str = "flows";
-pub(super) const OPENINGS: &str = "openings";
-/// For each service the table by which it began to be served.
-pub(super) const EARLIER: &str = "earlier";
-/// Addresses of VIPs, and what was seen there besides whole packets.
-pub(super) const ADDRESSES: &str = "addresses";
-
-/// Until when services are served, and how the link is answered; one entry.
-pub(super) const LEASE: &str = "lease";
-
-/// Routes that there can be: those of all targets, and of targets that are gone while connections are not.
-pub const ROUTES_MAX: usize = 2 * INDICES * TARGETS_MAX;
-
-/// A value of [`ROUTES`]: destination and source of a frame, and flags.
-pub(super) mod route {
-    pub(in super::super) const LEN: usize = 16;
-    pub(in super::super) const SOURCE: usize = 6;
-    pub(in super::super) const FLAGS: usize = 12;
-
-    /// The addresses are known.
-    pub(in super::super) const KNOWN: u32 = 1;
-    /// The target takes what begins.
-    pub(in super::super) const TAKES: u32 = 2;
-    /// The target is this host.
-    pub(in super::super) const OWN: u32 = 4;
-    /// It leads through a tunnel.
-    pub(in super::super) const TUNNEL: u32 = 8;
-}
-
-/// A value of [`TUNNELS`]: the interface, the longest packet of the tunnel, and its headers but for what each packet decides.
-pub(super) mod way {
-    use crate::tunnel::HEADERS_LEN_MAX;
-
-    pub(in super::super) const LEN: usize = HEADERS + HEADERS_ROOM;
-    pub(in super::super) const INTERFACE: usize = 0;
-    pub(in super::super) const MTU: usize = 4;
-    pub(in super::super) const HEADERS: usize = 8;
-    /// In whole words.
-    pub(in super::super) const HEADERS_ROOM: usize = HEADERS_LEN_MAX.next_multiple_of(8);
-}
-
-/// A record of [`OVERSIZED`]: what would fit, and the beginning of the packet.
-pub(super) mod oversized {
-    pub(in super::super) const LEN: usize = PACKET + PACKET_LEN;
-    pub(in super::super) const PACKET: usize = 4;
-    /// The longest header of IPv4, and the eight bytes behind it that an error has to quote; of IPv6 more than these.
-    pub(in super::super) const PACKET_LEN: usize = 60 + 8;
-}
-
-/// The key and value of [`FLOWS`] and [`OPENINGS`]: the client's end, the service; the route, whether an end was
-/// seen, when a packet was seen last.
-pub(super) mod flow {
-    use crate::tables::programs::{client, service_key};
-
-    pub(in super::super) const KEY_LEN: usize = client::KEY_LEN as usize + service_key::LEN;
-    pub(in super::super) const PORT: usize = 16;
-    pub(in super::super) const SERVICE: usize = client::KEY_LEN as usize;
-    pub(in super::super) const LEN: usize = 16;
-    pub(in super::super) const ROUTE: usize = 0;
-    pub(in super::super) const IS_CLOSING: usize = 4;
-    pub(in super::super) const SEEN_NS: usize = 8;
-}
-
-/// The value of [`LEASE`]: when it ends, and an option of neighbour discovery with this host's address on the link; zeroes:
-/// the kernel answers for the VIPs.
-pub(super) mod lease {
-    pub(in super::super) const LEN: usize = 16;
-    pub(in super::super) const OPTION: usize = 8;
-    pub(in super::super) const ADDRESS: usize = 10;
-
-    /// "Target link-layer address", of one unit of eight bytes.
-    pub(in super::super) const OPTION_BEGINS: [u8; 2] = [2, 1];
-}
-
-/// A value of [`ADDRESSES`]: counters.
-pub(super) mod tally {
-    pub(in super::super) const COUNTERS: usize = 6;
-    pub(in super::super) const FRAGMENTS: i16 = 0;
-    pub(in super::super) const OPTIONS: i16 = 8;
-    pub(in super::super) const EXTENDED: i16 = 16;
-    pub(in super::super) const ERRORS: i16 = 24;
-    pub(in super::super) const STRANDED: i16 = 32;
-    pub(in super::super) const OVERSIZED: i16 = 40;
-}
-
-/// As many flows as a busy machine has: some 100 bytes each. The longest quiet make room.
-pub const FLOWS_MAX: usize = 0x4_0000;
-
-pub(super) fn maps() -> Vec<MapDefinition> {
-    /// As many as begin within a round trip.
-    const OPENINGS_MAX: u32 = 0x1_0000;
-    /// Bytes: beginnings of eight hundred packets. Their senders send them again.
-    const OVERSIZED_LEN: u32 = 64 << 10;
-    let flows = MapDefinition {
-        name: FLOWS,
-        kind: MapKind::LruHash,
-        key_len: flow::KEY_LEN as u32,
-        value_len: flow::LEN as u32,
-        entries_max: FLOWS_MAX as u32,
-        on_demand: false,
-    };
-    let hosts = MapDefinition {
-        name: HOSTS,
-        value_len: 4,
-        entries_max: (INDICES * TARGETS_MAX) as u32,
-        ..ARRAY
-    };
-    let routes = ROUTES_MAX as u32;
-    let own = [
-        hosts,
-        MapDefinition { name: ROUTES, value_len: route::LEN as u32, entries_max: routes, ..ARRAY },
-        MapDefinition {
-            name: TRAFFIC,
-            kind: MapKind::PerCpuArray,
-            value_len: 16,
-            entries_max: routes,
-            ..ARRAY
-        },
-        flows,
-        MapDefinition { name: EARLIER, entries_max: INDICES as u32, ..ARRAY },
-        MapDefinition { name: LEASE, value_len: lease::LEN as u32, entries_max: 1, ..ARRAY },
-        MapDefinition { name: OPENINGS, entries_max: OPENINGS_MAX, ..flows },
-        MapDefinition { name: TUNNELS, value_len: way::LEN as u32, entries_max: routes, ..ARRAY },
-        MapDefinition {
-            name: TUNNEL_PORTS,
-            value_len: 4,
-            entries_max: 2 * tunnel::SOURCE_PORTS as u32,
-            ..ARRAY
-        },
-        MapDefinition {
-            name: OVERSIZED,
-            kind: MapKind::RingBuf,
-            key_len: 0,
-            value_len: 0,
-            entries_max: OVERSIZED_LEN,
-            on_demand: false,
-        },
-        MapDefinition {
-            name: ADDRESSES,
-            kind: MapKind::PerCpuHash,
-            key_len: 16,
-            value_len: 8 * tally::COUNTERS as u32,
-            entries_max: INDICES as u32,
-            on_demand: false,
-        },
-    ];
-    // Each service may have a second entry, with pages of its own, for connections of this host.
-    let shared = tables::MAPS.map(|map| match map.name {
-        tables::SERVICES | tables::PAGES => {
-            MapDefinition { entries_max: 2 * map.entries_max, ..map }
-        }
-        _ => map,
-    });
-    [&shared[..], &own].concat()
-}
-
-// Where the stack has what, below what the tables use.
-const HEADER: i16 = STACK - 40;
-pub(super) const ROUTE: i16 = HEADER - 8;
-/// One of the kinds.
-const KIND: i16 = ROUTE - 8;
-/// Of TCP.
-const FLAGS: i16 = KIND - 8;
-/// The client's, for the hash and for a note.
-const CLIENT_PORT: i16 = FLAGS - 8;
-const NOTE: i16 = CLIENT_PORT - flow::LEN as i16;
-const ADDRESSES_OF_FRAME: i16 = NOTE - route::LEN as i16;
-/// When this packet came.
-const NOW: i16 = ADDRESSES_OF_FRAME - 8;
-/// The solicitation of a neighbour.
-const SOLICITATION: i16 = NOW - 32;
-/// Headers of a tunnel, or a record of what does not fit into one.
-const TUNNEL: i16 = SOLICITATION - way::HEADERS_ROOM as i16;
-/// The first four bytes of the packet, and how long its headers are.
-const FIRST: i16 = TUNNEL - 8;
-const HEADERS_LEN: i16 = FIRST - 8;
-
-/// What a packet means to its flow.
-mod kind {
-    pub(super) const GOES_ON: i32 = 0;
-    pub(super) const BEGINS: i32 = 1;
-    /// A datagram may do either.
-    pub(super) const MAY_BEGIN: i32 = 2;
-    /// It tells a target of an error, and says nothing about the client.
-    pub(super) const TELLS: i32 = 3;
-}
-
 pub(super) fn all() -> Vec<Program> {
-    let forward = [Program { name: FORWARD, section: "classifier", code: forward().finish() }];
-    forward.into()
+    let at = |hook: Hook| Program {
+        name: hook.name(),
+        section: hook.section(),
+        code: forward(hook).finish(),
+    };
+    Hook::ALL.map(at).into()
 }
 
 /// `R6` is the context. Until the service is known `R8` is where the header behind that of IP begins, and `R9`
 /// its protocol; then `R7` is the service, `R8` the place, `R9` the page.
-fn forward() -> Assembler {
+fn forward(hook: Hook) -> Assembler {
     let mut a = Assembler::default();
     a.mov(R6, R1);
     a.store_immediate_32(R10, KIND, kind::GOES_ON);
-    a.load_32(R1, R6, skb::PROTOCOL);
+    hook.load_frame_type(&mut a);
     a.jump_if_equal(R1, skb::IPV6, "ipv6");
-    a.jump_if_equal(R1, skb::ARP, "arp");
+    if hook == Hook::Tc {
+        a.jump_if_equal(R1, skb::ARP, "arp");
+    }
     a.jump_if_not_equal(R1, skb::IPV4, "pass");
-    pass_others(&mut a);
-    read_ipv4(&mut a);
-    read_ipv6(&mut a);
-    read_ports(&mut a);
+    hook.pass_others(&mut a);
+    read_ipv4(&mut a, hook);
+    read_ipv6(&mut a, hook);
+    read_ports(&mut a, hook);
     tables::find_service(&mut a);
+    hook.admit(&mut a);
+    count_errors(&mut a);
     within_lease(&mut a, "drop");
     follow_flow(&mut a);
     follow_opening(&mut a);
     choose(&mut a);
-    send(&mut a);
-    for family in Family::BOTH {
-        measure(&mut a, family);
-        wrap(&mut a, family);
+    send(&mut a, hook);
+    if hook == Hook::Tc {
+        send_elsewhere(&mut a);
     }
-    refuse_oversized(&mut a);
-    end(&mut a);
-    answer_arp(&mut a);
-    answer_solicitation(&mut a);
+    end(&mut a, hook);
+    if hook == Hook::Tc {
+        answer_arp(&mut a);
+        answer_solicitation(&mut a);
+    }
     a
-}
-
-/// A frame that is not for this host alone passes.
-fn pass_others(a: &mut Assembler) {
-    a.load_32(R1, R6, skb::PACKET_TYPE);
-    a.jump_if_not_equal(R1, 0, "pass");
 }
 
 /// Notes the time; `R0` = the lease, if it runs.
@@ -322,9 +129,9 @@ fn within_lease(a: &mut Assembler, otherwise: &'static str) {
     a.jump_if_beyond(R1, R2, otherwise);
 }
 
-fn read_ipv4(a: &mut Assembler) {
+fn read_ipv4(a: &mut Assembler, hook: Hook) {
     a.mov_immediate(R2, packet::FRAME_LEN);
-    load(a, HEADER, packet::IPV4_LEN);
+    hook.load(a, HEADER, packet::IPV4_LEN);
     key::store_mapped_ipv4(a, SERVICE, R10, HEADER + packet::IPV4_DESTINATION);
     key::store_mapped_ipv4(a, CLIENT + client::ADDRESS, R10, HEADER + packet::IPV4_SOURCE);
     load_ipv4_len(a);
@@ -336,18 +143,18 @@ fn read_ipv4(a: &mut Assembler) {
     a.and_immediate(R1, packet::IPV4_IS_FRAGMENT);
     a.jump_if_not_equal(R1, 0, "fragment");
     a.jump_if_equal(R8, packet::FRAME_LEN + packet::IPV4_LEN, "ipv4 without options");
-    tally(a, tally::OPTIONS);
+    hook.meet_options(a);
     a.label("ipv4 without options");
     a.jump_if_not_equal(R9, packet::ICMP, "transport");
 
-    load_type(a);
+    load_type(a, hook);
     // Unreachable, a fragment needed among it; time exceeded; a wrong parameter.
     a.jump_if_equal(R1, 3, "icmp error");
     a.jump_if_equal(R1, 11, "icmp error");
     a.jump_if_not_equal(R1, 12, "pass");
     a.label("icmp error");
     a.address(R2, R8, packet::ICMP_LEN as i16);
-    load(a, HEADER, packet::IPV4_LEN);
+    hook.load(a, HEADER, packet::IPV4_LEN);
     // The quoted packet went the other way.
     key::store_mapped_ipv4(a, CLIENT + client::ADDRESS, R10, HEADER + packet::IPV4_DESTINATION);
     a.load_8(R9, R10, HEADER + packet::IPV4_PROTOCOL);
@@ -363,34 +170,34 @@ fn load_ipv4_len(a: &mut Assembler) {
     a.shift_left_immediate(R1, 2);
 }
 
-fn read_ipv6(a: &mut Assembler) {
+fn read_ipv6(a: &mut Assembler, hook: Hook) {
     /// Hop-by-hop options, routing, fragment, destination options.
     const EXTENSIONS: [i32; 4] = [0, 43, 44, 60];
     a.label("ipv6");
     a.mov_immediate(R2, packet::FRAME_LEN);
-    load(a, HEADER, packet::IPV6_LEN);
+    hook.load(a, HEADER, packet::IPV6_LEN);
     key::store_ipv6(a, SERVICE, R10, HEADER + packet::IPV6_DESTINATION);
     key::store_ipv6(a, CLIENT + client::ADDRESS, R10, HEADER + packet::IPV6_SOURCE);
     a.mov_immediate(R8, packet::FRAME_LEN + packet::IPV6_LEN);
     a.load_8(R9, R10, HEADER + packet::IPV6_NEXT);
     a.jump_if_equal(R9, packet::ICMPV6, "icmpv6");
-    pass_others(a);
+    hook.pass_others(a);
     for extension in EXTENSIONS {
         a.jump_if_equal(R9, extension, "extended");
     }
     a.jump("transport");
 
     a.label("icmpv6");
-    load_type(a);
+    load_type(a, hook);
     // Solicitations go to many at once.
-    a.jump_if_equal(R1, packet::SOLICITATION, "solicitation");
-    pass_others(a);
-    load_type(a);
+    a.jump_if_equal(R1, packet::SOLICITATION, hook.solicitations_go_to());
+    hook.pass_others(a);
+    load_type(a, hook);
     // Unreachable, packet too big, time exceeded, a wrong parameter are 1 to 4.
     a.jump_if_equal(R1, 0, "pass");
     a.jump_if_above(R1, 4, "pass");
     a.address(R2, R8, packet::ICMP_LEN as i16);
-    load(a, HEADER, packet::IPV6_LEN);
+    hook.load(a, HEADER, packet::IPV6_LEN);
     key::store_ipv6(a, CLIENT + client::ADDRESS, R10, HEADER + packet::IPV6_DESTINATION);
     a.load_8(R9, R10, HEADER + packet::IPV6_NEXT);
     a.add_immediate(R8, packet::IPV6_LEN);
@@ -398,37 +205,25 @@ fn read_ipv6(a: &mut Assembler) {
     a.label("quoted");
     a.add_immediate(R8, packet::ICMP_LEN);
     a.store_immediate_32(R10, KIND, kind::TELLS);
-    tally(a, tally::ERRORS);
 }
 
 /// `R1` = the type of the ICMP message at `R8`.
-fn load_type(a: &mut Assembler) {
+fn load_type(a: &mut Assembler, hook: Hook) {
     a.mov(R2, R8);
-    load(a, FLAGS, 1);
+    hook.load(a, FLAGS, 1);
     a.load_8(R1, R10, FLAGS);
 }
 
-/// Puts so many bytes from offset `R2` of the packet on the stack. A packet that is shorter passes.
-fn load(a: &mut Assembler, to: i16, len: i32) {
-    a.mov(R1, R6);
-    a.address(R3, R10, to);
-    a.mov_immediate(R4, len);
-    a.call(Helper::SkbLoadBytes);
-    a.jump_if_negative(R0, "pass");
-}
-
-/// One more of this kind at the VIP's address on the stack. What comes to another address passes.
-fn tally(a: &mut Assembler, counter: i16) {
-    a.load_map(R1, ADDRESSES);
-    a.address(R2, R10, SERVICE);
-    a.call(Helper::MapLookup);
-    a.jump_if_equal(R0, 0, "pass");
-    a.mov_immediate(R1, 1);
-    a.atomic_add_64(R0, counter, R1);
+/// An ICMP error about a packet of a service.
+fn count_errors(a: &mut Assembler) {
+    a.load_32(R1, R10, KIND);
+    a.jump_if_not_equal(R1, kind::TELLS, "no error");
+    tally_one(a, tally::ERRORS);
+    a.label("no error");
 }
 
 /// The ports, and what the packet means to its flow.
-fn read_ports(a: &mut Assembler) {
+fn read_ports(a: &mut Assembler, hook: Hook) {
     const PORTS: i16 = NOTE;
     a.label("transport");
     a.jump_if_equal(R9, packet::TCP, "ports");
@@ -436,7 +231,7 @@ fn read_ports(a: &mut Assembler) {
     a.label("ports");
     a.store_32(R10, SERVICE + service_key::PROTOCOL as i16, R9);
     a.mov(R2, R8);
-    load(a, PORTS, 4);
+    hook.load(a, PORTS, 4);
     // `R2` = the sender's port, `R1` = the receiver's.
     a.load_32(R1, R10, PORTS);
     a.swap_to_big_endian_32(R1);
@@ -448,7 +243,7 @@ fn read_ports(a: &mut Assembler) {
     store_ports(a, R2, R1);
     a.jump_if_equal(R9, packet::UDP, "datagram");
     a.address(R2, R8, packet::TCP_FLAGS);
-    load(a, FLAGS, 1);
+    hook.load(a, FLAGS, 1);
     a.load_8(R1, R10, FLAGS);
     a.and_immediate(R1, packet::SYN | packet::ACK);
     a.jump_if_not_equal(R1, packet::SYN, "known kind");
@@ -613,7 +408,7 @@ pub(super) fn assign(a: &mut Assembler, otherwise: &'static str) {
 }
 
 /// Gives the frame the addresses of the route, or the headers of its tunnel.
-fn send(a: &mut Assembler) {
+fn send(a: &mut Assembler, hook: Hook) {
     a.label("send");
     find_route(a);
     // Copied, because user space may write them meanwhile, a word at a time.
@@ -627,19 +422,18 @@ fn send(a: &mut Assembler) {
     a.jump_if_equal(R1, 0, "stranded");
     a.mov(R1, R9);
     a.and_immediate(R1, route::TUNNEL as i32);
-    a.jump_if_not_equal(R1, 0, "measure");
-
-    count_traffic(a);
+    a.jump_if_not_equal(R1, 0, hook.tunnels_go_to());
     a.and_immediate(R9, route::OWN as i32);
-    a.jump_if_not_equal(R9, 0, "pass");
-    a.mov(R1, R6);
-    a.mov_immediate(R2, 0);
-    a.address(R3, R10, ADDRESSES_OF_FRAME);
-    a.mov_immediate(R4, packet::FRAME_ADDRESSES_LEN);
-    a.mov_immediate(R5, 0);
-    a.call(Helper::SkbStoreBytes);
-    a.jump_if_negative(R0, "drop");
-    send_back(a);
+    a.jump_if_not_equal(R9, 0, hook.own_goes_to());
+    count_traffic(a, hook);
+    hook.send_on(a);
+}
+
+/// What is for this host, and what goes through a tunnel.
+fn send_elsewhere(a: &mut Assembler) {
+    a.label("own");
+    count_traffic(a, Hook::Tc);
+    a.jump("pass");
 
     a.label("measure");
     a.load_map(R1, TUNNELS);
@@ -650,22 +444,27 @@ fn send(a: &mut Assembler) {
     a.mov(R7, R0);
     a.load_32(R8, R7, way::MTU as i16);
     a.mov_immediate(R2, packet::FRAME_LEN);
-    load(a, FIRST, 4);
+    Hook::Tc.load(a, FIRST, 4);
     a.load_32(R1, R6, skb::PROTOCOL);
     a.jump_if_equal(R1, skb::IPV6, MEASURE[1]);
     a.jump(MEASURE[0]);
+    for family in Family::BOTH {
+        measure(a, family);
+        wrap(a, family);
+    }
+    refuse_oversized(a);
 }
 
-/// One more packet of the route.
-fn count_traffic(a: &mut Assembler) {
+/// One more packet of the route; `R8` = its length.
+fn count_traffic(a: &mut Assembler, hook: Hook) {
+    hook.load_len(a);
     a.load_map(R1, TRAFFIC);
     a.address(R2, R10, ROUTE);
     a.call(Helper::MapLookup);
     a.jump_if_equal(R0, 0, "stranded");
     a.mov_immediate(R1, 1);
     a.atomic_add_64(R0, 0, R1);
-    a.load_32(R1, R6, skb::LEN);
-    a.atomic_add_64(R0, 8, R1);
+    a.atomic_add_64(R0, 8, R8);
 }
 
 // Labels of both families.
@@ -705,7 +504,7 @@ fn measure(a: &mut Assembler, family: Family) {
     a.jump_if_equal(R2, packet::UDP, DATAGRAMS[family as usize]);
     a.store_64(R10, ADDRESSES_OF_FRAME, R1);
     a.address(R2, R1, packet::FRAME_LEN as i16 + packet::TCP_DATA_OFFSET);
-    load(a, FLAGS, 1);
+    Hook::Tc.load(a, FLAGS, 1);
     a.load_8(R2, R10, FLAGS);
     a.shift_right_immediate(R2, 4);
     a.shift_left_immediate(R2, 2);
@@ -727,7 +526,7 @@ fn wrap(a: &mut Assembler, family: Family) {
     let (more, ip_len) = (family.overhead() as i32, family.header_len() as i32);
     let at = |offset: i32| TUNNEL + offset as i16;
     a.label(WRAP[family as usize]);
-    count_traffic(a);
+    count_traffic(a, Hook::Tc);
     for word in (0..way::HEADERS_ROOM as i16).step_by(8) {
         a.load_64(R1, R7, way::HEADERS as i16 + word);
         a.store_64(R10, TUNNEL + word, R1);
@@ -829,12 +628,12 @@ fn make_room(a: &mut Assembler, family: Family) {
 /// A packet that does not fit into the tunnel, of which `R8` is the longest packet.
 fn refuse_oversized(a: &mut Assembler) {
     a.label("too big");
-    tally(a, tally::OVERSIZED);
+    tally_one(a, tally::OVERSIZED);
     a.load_32(R1, R10, HEADERS_LEN);
     a.sub_32(R8, R1);
     a.store_32(R10, TUNNEL, R8);
     a.mov_immediate(R2, packet::FRAME_LEN);
-    load(a, TUNNEL + oversized::PACKET as i16, oversized::PACKET_LEN as i32);
+    Hook::Tc.load(a, TUNNEL + oversized::PACKET as i16, oversized::PACKET_LEN as i32);
     a.load_map(R1, OVERSIZED);
     a.address(R2, R10, TUNNEL);
     a.mov_immediate(R3, oversized::LEN as i32);
@@ -844,34 +643,17 @@ fn refuse_oversized(a: &mut Assembler) {
     a.jump("drop");
 }
 
-/// The frame leaves by the interface by which it came.
-fn send_back(a: &mut Assembler) {
-    a.load_32(R1, R6, skb::IFINDEX);
-    a.mov_immediate(R2, 0);
-    a.call(Helper::Redirect);
-    a.exit();
-}
-
-fn end(a: &mut Assembler) {
+fn end(a: &mut Assembler, hook: Hook) {
     a.label("fragment");
-    tally(a, tally::FRAGMENTS);
+    tally_one(a, tally::FRAGMENTS);
     a.jump("drop");
     a.label("extended");
-    tally(a, tally::EXTENDED);
+    tally_one(a, tally::EXTENDED);
     a.jump("drop");
     a.label("refuse");
     a.label("stranded");
-    tally(a, tally::STRANDED);
-    // The kernel refuses what begins, since no program listens there. It would reset what goes on.
-    a.load_32(R1, R10, KIND);
-    a.jump_if_equal(R1, kind::BEGINS, "pass");
-    a.jump_if_equal(R1, kind::MAY_BEGIN, "pass");
-    a.label("drop");
-    a.mov_immediate(R0, skb::DROP);
-    a.exit();
-    a.label("pass");
-    a.mov_immediate(R0, skb::NEXT);
-    a.exit();
+    hook.strand(a);
+    hook.end(a);
 }
 
 /// Of a message of ARP, in bytes: the sender's two addresses and the target's.
@@ -918,7 +700,7 @@ const LINK_ADDRESS_LEN: i32 = 6;
 fn answer_arp(a: &mut Assembler) {
     a.label("arp");
     a.mov_immediate(R2, FRAME);
-    load(a, HEADER, arp::LEN);
+    Hook::Tc.load(a, HEADER, arp::LEN);
     for (at, word) in [0, 4].into_iter().zip(arp::BEGINS) {
         a.load_32(R1, R10, HEADER + at);
         a.jump_if_not_equal(R1, word, "pass");
@@ -945,7 +727,7 @@ fn answer_solicitation(a: &mut Assembler) {
     a.or(R1, R2);
     a.jump_if_equal(R1, 0, "pass");
     a.mov_immediate(R2, AT);
-    load(a, SOLICITATION, discovery::LEN);
+    Hook::Tc.load(a, SOLICITATION, discovery::LEN);
     for at in [0, 1] {
         // The source's address, of one unit.
         a.load_8(R1, R10, SOLICITATION + discovery::OPTION + at);

@@ -1,5 +1,7 @@
-//! Packet by packet, in the kernel (`BPF_PROG_TEST_RUN`): where each goes, and what is written into it.
+//! Packet by packet, in the kernel (`BPF_PROG_TEST_RUN`): where each goes, and what is written into it. All of it at each hook; what the
+//! program of XDP passes goes through that of traffic control, as on an interface.
 
+use std::cell::Cell;
 use std::collections::HashMap as Counts;
 use std::net::Ipv4Addr;
 use std::ops::{Deref, DerefMut};
@@ -14,11 +16,63 @@ use sidestep_distributor::{Choice, hash};
 
 use super::*;
 
+/// Has each test run at each hook. On veth and in the generic mode XDP differs by how frames leave, and by checksums that are left open, alone.
+macro_rules! at_each_hook {
+    ($($test:ident)*) => {
+        mod tc {
+            $(#[test] fn $test() { super::$test(super::Hook::Tc); })*
+        }
+        mod native {
+            $(#[test] fn $test() { super::$test(super::Hook::Native); })*
+        }
+        mod veth_and_generic {
+            #[test]
+            fn an_open_checksum_is_left_to_traffic_control_or_stays_so() {
+                super::an_open_checksum_is_left_to_traffic_control(super::Hook::Veth);
+                super::an_open_checksum_is_left_to_traffic_control(super::Hook::Generic);
+            }
+            #[test]
+            fn tcp_and_udp_of_both_families_go_by_the_hash_of_the_crate() {
+                super::tcp_and_udp_of_both_families_go_by_the_hash_of_the_crate(super::Hook::Veth);
+                super::tcp_and_udp_of_both_families_go_by_the_hash_of_the_crate(super::Hook::Generic);
+            }
+        }
+    };
+}
+
+at_each_hook! {
+    tcp_and_udp_of_both_families_go_by_the_hash_of_the_crate
+    shares_of_ten_thousand_connections_are_within_two_points
+    what_is_not_for_a_vip_is_the_kernels
+    a_flow_keeps_its_target_when_the_table_changes
+    a_flow_that_another_distributor_has_noted_keeps_its_target
+    one_after_the_other_and_the_least_busy
+    an_end_ends_a_flow
+    a_flood_of_syns_pushes_no_flow_out
+    without_a_note_the_hash_finds_the_target
+    what_began_at_another_distributor_keeps_its_target_through_drains
+    what_began_under_another_leader_keeps_it
+    without_targets_what_begins_is_refused_and_what_goes_on_is_dropped
+    a_target_of_unknown_address_is_passed_over_and_our_own_is_the_kernels
+    to_a_host_elsewhere_the_whole_packet_goes_in_a_tunnel
+    an_icmp_error_goes_in_the_tunnel_as_well
+    what_does_not_fit_into_a_tunnel_is_told
+    a_client_meets_the_same_target_for_a_while
+    a_client_meets_the_target_that_another_distributor_has_noted
+    fragments_options_and_extensions
+    icmp_errors_go_to_the_target_whose_packet_they_quote
+    nothing_is_served_beyond_the_lease
+    a_question_by_arp_is_answered_within_the_lease
+    a_solicitation_is_answered_within_the_lease
+    an_open_checksum_is_left_to_traffic_control
+    what_xdp_cannot_do_is_noted_once
+}
+
 /// Ends the test, with a word, where BPF may not be used.
 macro_rules! forwarding {
-    () => {
-        match Forwarding::load() {
-            Ok((forwarding, lease)) => Loaded { forwarding, lease },
+    ($hook:expr) => {
+        match Loaded::at($hook) {
+            Ok(loaded) => loaded,
             Err(lacking @ BpfError::Privilege { .. }) => return println!("skipped: {lacking}"),
             Err(error) => panic!("{error}"),
         }
@@ -28,6 +82,35 @@ macro_rules! forwarding {
 struct Loaded {
     forwarding: Forwarding,
     lease: Lease,
+    hook: Hook,
+    /// Packets that XDP has not passed.
+    by_xdp: Cell<u32>,
+}
+
+impl Loaded {
+    fn at(hook: Hook) -> Result<Self, BpfError> {
+        let (mut forwarding, lease) = Forwarding::load()?;
+        match hook {
+            Hook::Tc => {}
+            Hook::Native => forwarding.load_xdp(XdpMode::Native)?,
+            Hook::Veth => forwarding.load_xdp(XdpMode::Veth)?,
+            Hook::Generic => forwarding.load_xdp(XdpMode::Generic)?,
+        }
+        forwarding.set_own_link(US)?;
+        Ok(Self { forwarding, lease, hook, by_xdp: Cell::new(0) })
+    }
+
+    /// Of service 0, which has no other route.
+    fn set_route(&mut self, number: u32, hop: Hop, takes: bool) -> Result<(), BpfError> {
+        self.forwarding.set_direct(0, matches!(hop, Hop::Link { .. } | Hop::Nowhere))?;
+        self.forwarding.set_route(number, hop, takes)
+    }
+
+    /// How many packets XDP has not passed: these, or at traffic control none.
+    #[track_caller]
+    fn assert_by_xdp(&self, due: u32) {
+        assert_eq!(self.by_xdp.get(), if self.hook == Hook::Tc { 0 } else { due });
+    }
 }
 
 impl Deref for Loaded {
@@ -105,17 +188,35 @@ fn plan(choice: Choice, weights: &[u16]) -> Plan {
 }
 
 /// What the program returns for a frame, and what it has made of it.
-fn run(forwarding: &Forwarding, frame: &[u8]) -> (i32, Vec<u8>) {
+fn run(forwarding: &Loaded, frame: &[u8]) -> (i32, Vec<u8>) {
     run_into(forwarding, frame, frame.len())
 }
 
 /// The same of a frame that may grow up to so many bytes.
-fn run_into(forwarding: &Forwarding, frame: &[u8], room: usize) -> (i32, Vec<u8>) {
-    crate::packet::tests::run(&forwarding.loaded, programs::FORWARD, frame, room)
+fn run_into(forwarding: &Loaded, frame: &[u8], room: usize) -> (i32, Vec<u8>) {
+    let run = |hook: Hook| crate::packet::tests::run(&forwarding.loaded, hook.name(), frame, room);
+    if forwarding.hook != Hook::Tc {
+        let (returned, out) = run(forwarding.hook);
+        let as_tc = match returned {
+            1 => 2,
+            2 => {
+                assert_eq!(out, frame, "what passes stays as it is");
+                return run(Hook::Tc);
+            }
+            3 | 4 => {
+                assert_eq!(returned == 4, forwarding.hook == Hook::Veth);
+                7
+            }
+            other => panic!("verdict {other} of XDP"),
+        };
+        forwarding.by_xdp.set(forwarding.by_xdp.get() + 1);
+        return (as_tc, out);
+    }
+    run(Hook::Tc)
 }
 
 /// The verdict about a frame; of one that goes on, only the addresses may have changed.
-fn judged(forwarding: &Forwarding, frame: &[u8]) -> Verdict {
+fn judged(forwarding: &Loaded, frame: &[u8]) -> Verdict {
     let (returned, out) = run(forwarding, frame);
     assert_eq!(&out[12..], &frame[12..], "nothing behind the addresses changes");
     match returned {
@@ -192,9 +293,8 @@ fn due(plan: &Plan, client: SocketAddr) -> Verdict {
     To(u32::from(plan.places[place]) + 1)
 }
 
-#[test]
-fn tcp_and_udp_of_both_families_go_by_the_hash_of_the_crate() {
-    let mut forwarding = forwarding!();
+fn tcp_and_udp_of_both_families_go_by_the_hash_of_the_crate(hook: Hook) {
+    let mut forwarding = forwarding!(hook);
     let plan = plan(Choice::Hash, &[4, 2, 1]);
     for (vip, client) in [(VIP4, client4 as fn(u32) -> SocketAddr), (VIP6, client6)] {
         for protocol in [Protocol::Tcp, Protocol::Udp] {
@@ -210,11 +310,11 @@ fn tcp_and_udp_of_both_families_go_by_the_hash_of_the_crate() {
             assert_eq!(forwarding.given(0).unwrap()[..3].iter().sum::<u64>(), 100);
         }
     }
+    forwarding.assert_by_xdp(400);
 }
 
-#[test]
-fn shares_of_ten_thousand_connections_are_within_two_points() {
-    let mut forwarding = forwarding!();
+fn shares_of_ten_thousand_connections_are_within_two_points(hook: Hook) {
+    let mut forwarding = forwarding!(hook);
     put(&mut forwarding, VIP4, Protocol::Tcp, &plan(Choice::Hash, &[4, 2, 1]));
     let mut counts: Counts<u32, f64> = Counts::new();
     for number in 0..10_000 {
@@ -229,9 +329,8 @@ fn shares_of_ten_thousand_connections_are_within_two_points() {
     assert_eq!(traffic, 10_000);
 }
 
-#[test]
-fn what_is_not_for_a_vip_is_the_kernels() {
-    let mut forwarding = forwarding!();
+fn what_is_not_for_a_vip_is_the_kernels(hook: Hook) {
+    let mut forwarding = forwarding!(hook);
     put(&mut forwarding, VIP4, Protocol::Tcp, &plan(Choice::Turn, &[1]));
     let client = client4(1);
     assert_eq!(judged(&forwarding, &tcp(client, "10.77.0.100:81", SYN)), Kernel, "another port");
@@ -246,12 +345,12 @@ fn what_is_not_for_a_vip_is_the_kernels() {
     assert_eq!(judged(&forwarding, cut_off), Kernel, "no ports");
     forwarding.forget(Whose::Clients, (VIP4.parse().unwrap(), Protocol::Tcp)).unwrap();
     assert_eq!(judged(&forwarding, &tcp(client, VIP4, SYN)), Kernel, "a VIP no more");
+    forwarding.assert_by_xdp(0);
 }
 
-#[test]
-fn a_flow_keeps_its_target_when_the_table_changes() {
+fn a_flow_keeps_its_target_when_the_table_changes(hook: Hook) {
     for choice in [Choice::Hash, Choice::Turn, Choice::Least, Choice::First] {
-        let mut forwarding = forwarding!();
+        let mut forwarding = forwarding!(hook);
         put(&mut forwarding, VIP4, Protocol::Tcp, &plan(choice, &[1, 1]));
         let begin = |number| {
             let to = judged(&forwarding, &tcp(client4(number), VIP4, SYN));
@@ -271,10 +370,9 @@ fn a_flow_keeps_its_target_when_the_table_changes() {
     }
 }
 
-#[test]
-fn a_flow_that_another_distributor_has_noted_keeps_its_target() {
+fn a_flow_that_another_distributor_has_noted_keeps_its_target(hook: Hook) {
     for (vip, client) in [(VIP4, client4 as fn(u32) -> SocketAddr), (VIP6, client6)] {
-        let (mut owner, mut backup) = (forwarding!(), forwarding!());
+        let (mut owner, mut backup) = (forwarding!(hook), forwarding!(hook));
         let all = plan(Choice::Turn, &[1, 1, 1]);
         put(&mut owner, vip, Protocol::Tcp, &all);
         put(&mut backup, vip, Protocol::Tcp, &Plan { places: vec![2], ..all });
@@ -304,11 +402,10 @@ fn a_flow_that_another_distributor_has_noted_keeps_its_target() {
     }
 }
 
-#[test]
-fn one_after_the_other_and_the_least_busy() {
-    let mut forwarding = forwarding!();
+fn one_after_the_other_and_the_least_busy(hook: Hook) {
+    let mut forwarding = forwarding!(hook);
     put(&mut forwarding, VIP4, Protocol::Tcp, &plan(Choice::Turn, &[9, 1, 1]));
-    let begin = |forwarding: &Forwarding, from: u32, count: u32| {
+    let begin = |forwarding: &Loaded, from: u32, count: u32| {
         let mut counts = [0; 3];
         for number in from..from + count {
             let To(target) = judged(forwarding, &tcp(client4(number), VIP4, SYN)) else { panic!() };
@@ -327,9 +424,8 @@ fn one_after_the_other_and_the_least_busy() {
     assert_eq!(begin(&forwarding, 300, 20), [0, 20, 0]);
 }
 
-#[test]
-fn an_end_ends_a_flow() {
-    let mut forwarding = forwarding!();
+fn an_end_ends_a_flow(hook: Hook) {
+    let mut forwarding = forwarding!(hook);
     put(&mut forwarding, VIP4, Protocol::Tcp, &plan(Choice::Turn, &[1, 1]));
     let client = client4(1);
     let send = |flags| judged(&forwarding, &tcp(client, VIP4, flags));
@@ -354,9 +450,8 @@ fn an_end_ends_a_flow() {
     assert!(forwarding.flows().unwrap().is_empty());
 }
 
-#[test]
-fn a_flood_of_syns_pushes_no_flow_out() {
-    let mut forwarding = forwarding!();
+fn a_flood_of_syns_pushes_no_flow_out(hook: Hook) {
+    let mut forwarding = forwarding!(hook);
     put(&mut forwarding, VIP4, Protocol::Tcp, &plan(Choice::Turn, &[1, 1, 1]));
     let live: Vec<(u32, Verdict)> = (0..200)
         .map(|number| {
@@ -375,9 +470,8 @@ fn a_flood_of_syns_pushes_no_flow_out() {
     assert_eq!(forwarding.flows().unwrap().len(), 200);
 }
 
-#[test]
-fn without_a_note_the_hash_finds_the_target() {
-    let mut forwarding = forwarding!();
+fn without_a_note_the_hash_finds_the_target(hook: Hook) {
+    let mut forwarding = forwarding!(hook);
     let plan = plan(Choice::Hash, &[4, 2, 1]);
     put(&mut forwarding, VIP6, Protocol::Tcp, &plan);
     for number in 0..50 {
@@ -394,9 +488,8 @@ fn without(plan: &Plan, gone: &[u8]) -> Plan {
     Plan { places: maglev::table(&takers), ..plan.clone() }
 }
 
-#[test]
-fn what_began_at_another_distributor_keeps_its_target_through_drains() {
-    let (mut before, mut forwarding) = (forwarding!(), forwarding!());
+fn what_began_at_another_distributor_keeps_its_target_through_drains(hook: Hook) {
+    let (mut before, mut forwarding) = (forwarding!(hook), forwarding!(hook));
     let plan = plan(Choice::Hash, &[4, 2, 1, 1]);
     let (one_down, others) = (without(&plan, &[3]), [&[1, 2][..], &[0], &[], &[0, 1, 2, 3]]);
     for (vip, client) in [(VIP4, client4 as fn(u32) -> SocketAddr), (VIP6, client6)] {
@@ -422,9 +515,8 @@ fn what_began_at_another_distributor_keeps_its_target_through_drains() {
     }
 }
 
-#[test]
-fn what_began_under_another_leader_keeps_it() {
-    let mut forwarding = forwarding!();
+fn what_began_under_another_leader_keeps_it(hook: Hook) {
+    let mut forwarding = forwarding!(hook);
     let led = |places: &[u8]| Plan { places: places.to_vec(), ..plan(Choice::First, &[9, 5, 1]) };
     put(&mut forwarding, VIP4, Protocol::Tcp, &led(&[1, 2]));
     for now in [&[1, 2][..], &[0, 1, 2], &[2], &[]] {
@@ -435,9 +527,8 @@ fn what_began_under_another_leader_keeps_it() {
     }
 }
 
-#[test]
-fn without_targets_what_begins_is_refused_and_what_goes_on_is_dropped() {
-    let mut forwarding = forwarding!();
+fn without_targets_what_begins_is_refused_and_what_goes_on_is_dropped(hook: Hook) {
+    let mut forwarding = forwarding!(hook);
     let none = Plan { places: vec![], ..plan(Choice::Hash, &[1, 1]) };
     put(&mut forwarding, VIP4, Protocol::Tcp, &none);
     assert_eq!(judged(&forwarding, &tcp(client4(1), VIP4, SYN)), Kernel);
@@ -445,9 +536,8 @@ fn without_targets_what_begins_is_refused_and_what_goes_on_is_dropped() {
     assert_eq!(forwarding.tally(VIP4.parse::<SocketAddr>().unwrap().ip()).unwrap().stranded, 2);
 }
 
-#[test]
-fn a_target_of_unknown_address_is_passed_over_and_our_own_is_the_kernels() {
-    let mut forwarding = forwarding!();
+fn a_target_of_unknown_address_is_passed_over_and_our_own_is_the_kernels(hook: Hook) {
+    let mut forwarding = forwarding!(hook);
     put(&mut forwarding, VIP4, Protocol::Tcp, &plan(Choice::Turn, &[1, 1]));
     forwarding.set_route(1, Hop::Nowhere, true).unwrap();
     for number in 0..10 {
@@ -528,13 +618,12 @@ fn tunnels() -> [Way; 2] {
 }
 
 /// What the program makes of a frame that is to go through a tunnel.
-fn wrapped(forwarding: &Forwarding, frame: &[u8]) -> (i32, Vec<u8>) {
+fn wrapped(forwarding: &Loaded, frame: &[u8]) -> (i32, Vec<u8>) {
     run_into(forwarding, frame, frame.len() + 100)
 }
 
-#[test]
-fn to_a_host_elsewhere_the_whole_packet_goes_in_a_tunnel() {
-    let mut forwarding = forwarding!();
+fn to_a_host_elsewhere_the_whole_packet_goes_in_a_tunnel(hook: Hook) {
+    let mut forwarding = forwarding!(hook);
     for (vip, client, tunnel) in tunnels() {
         for protocol in [Protocol::Tcp, Protocol::Udp] {
             put(&mut forwarding, vip, protocol, &plan(Choice::Turn, &[1]));
@@ -560,9 +649,8 @@ fn to_a_host_elsewhere_the_whole_packet_goes_in_a_tunnel() {
     }
 }
 
-#[test]
-fn an_icmp_error_goes_in_the_tunnel_as_well() {
-    let mut forwarding = forwarding!();
+fn an_icmp_error_goes_in_the_tunnel_as_well(hook: Hook) {
+    let mut forwarding = forwarding!(hook);
     let (vip, client, tunnel) = tunnels()[0];
     put(&mut forwarding, vip, Protocol::Tcp, &plan(Choice::Turn, &[1]));
     forwarding.set_tunnel_ports(tunnel.to, PORTS).unwrap();
@@ -578,9 +666,8 @@ fn an_icmp_error_goes_in_the_tunnel_as_well() {
     assert_eq!(wrapped(&forwarding, &error), (7, outer(&tunnel, sender, &error[14..])));
 }
 
-#[test]
-fn what_does_not_fit_into_a_tunnel_is_told() {
-    let mut forwarding = forwarding!();
+fn what_does_not_fit_into_a_tunnel_is_told(hook: Hook) {
+    let mut forwarding = forwarding!(hook);
     for (vip, client, tunnel) in tunnels() {
         put(&mut forwarding, vip, Protocol::Udp, &plan(Choice::Turn, &[1]));
         forwarding.set_tunnel_ports(tunnel.to, PORTS).unwrap();
@@ -605,9 +692,8 @@ fn what_does_not_fit_into_a_tunnel_is_told() {
     }
 }
 
-#[test]
-fn a_client_meets_the_same_target_for_a_while() {
-    let mut forwarding = forwarding!();
+fn a_client_meets_the_same_target_for_a_while(hook: Hook) {
+    let mut forwarding = forwarding!(hook);
     let plan = plan(Choice::Turn, &[1, 1, 1]);
     put(&mut forwarding, VIP4, Protocol::Tcp, &plan);
     let minute = Duration::from_secs(60);
@@ -622,10 +708,9 @@ fn a_client_meets_the_same_target_for_a_while() {
     assert_eq!(forwarding.flows().unwrap().len(), 7);
 }
 
-#[test]
-fn a_client_meets_the_target_that_another_distributor_has_noted() {
+fn a_client_meets_the_target_that_another_distributor_has_noted(hook: Hook) {
     for (vip, client) in [(VIP4, client4 as fn(u32) -> SocketAddr), (VIP6, client6)] {
-        let (mut owner, mut backup) = (forwarding!(), forwarding!());
+        let (mut owner, mut backup) = (forwarding!(hook), forwarding!(hook));
         let plan = plan(Choice::Turn, &[1, 1, 1]);
         for forwarding in [&mut owner, &mut backup] {
             put(forwarding, vip, Protocol::Tcp, &plan);
@@ -657,9 +742,8 @@ fn index_of(client: fn(u32) -> SocketAddr, address: IpAddr) -> usize {
     (0..7).position(|number| client(number).ip() == address).unwrap()
 }
 
-#[test]
-fn fragments_options_and_extensions() {
-    let mut forwarding = forwarding!();
+fn fragments_options_and_extensions(hook: Hook) {
+    let mut forwarding = forwarding!(hook);
     let plan = plan(Choice::Hash, &[1, 1]);
     put(&mut forwarding, VIP4, Protocol::Udp, &plan);
     let client = client4(1);
@@ -686,6 +770,9 @@ fn fragments_options_and_extensions() {
     assert_eq!(judged(&forwarding, &header(&options, to)), due(&plan, client));
     let tally = forwarding.tally(address.ip()).unwrap();
     assert_eq!((tally.fragments, tally.options, tally.stranded), (2, 1, 0));
+    forwarding.assert_by_xdp(3);
+    forwarding.watch(address.ip()).unwrap();
+    assert_eq!(forwarding.tally(address.ip()).unwrap(), tally, "what is watched stays counted");
 
     put(&mut forwarding, VIP6, Protocol::Udp, &plan);
     let six = VIP6.parse::<SocketAddr>().unwrap().ip();
@@ -697,9 +784,8 @@ fn fragments_options_and_extensions() {
     assert_eq!(forwarding.tally(six).unwrap().extended, 4);
 }
 
-#[test]
-fn icmp_errors_go_to_the_target_whose_packet_they_quote() {
-    let mut forwarding = forwarding!();
+fn icmp_errors_go_to_the_target_whose_packet_they_quote(hook: Hook) {
+    let mut forwarding = forwarding!(hook);
     let turn = plan(Choice::Turn, &[1, 1, 1]);
     let too_big = Icmpv4Type::DestinationUnreachable(FragmentationNeeded { next_hop_mtu: 1400 });
     put(&mut forwarding, VIP4, Protocol::Tcp, &turn);
@@ -719,6 +805,7 @@ fn icmp_errors_go_to_the_target_whose_packet_they_quote() {
     }
     assert_eq!(forwarding.flows().unwrap().len(), 5);
     assert_eq!(forwarding.tally(vip.ip()).unwrap().errors, 18);
+    forwarding.assert_by_xdp(9 + 5 + 18);
     let echo = Icmpv4Type::EchoRequest(etherparse::IcmpEchoHeader { id: 1, seq: 1 });
     let echo = written(|out| ip(client4(1), VIP4).icmpv4(echo).write(out, b"ping").unwrap());
     assert_eq!(judged(&forwarding, &echo), Kernel);
@@ -748,9 +835,8 @@ fn around_now() -> [Duration; 2] {
     [seconds + 60.0, (seconds - 60.0).max(0.0)].map(Duration::from_secs_f64)
 }
 
-#[test]
-fn nothing_is_served_beyond_the_lease() {
-    let mut forwarding = forwarding!();
+fn nothing_is_served_beyond_the_lease(hook: Hook) {
+    let mut forwarding = forwarding!(hook);
     let plan = plan(Choice::Hash, &[1]);
     put(&mut forwarding, VIP4, Protocol::Tcp, &plan);
     let [later, before] = around_now();
@@ -766,7 +852,7 @@ fn nothing_is_served_beyond_the_lease() {
 }
 
 /// What a question about a VIP becomes; `None`: the kernel gets it as it was.
-fn answered(forwarding: &Forwarding, frame: &[u8]) -> Option<Vec<u8>> {
+fn answered(forwarding: &Loaded, frame: &[u8]) -> Option<Vec<u8>> {
     let (returned, out) = run(forwarding, frame);
     match returned {
         7 => Some(out),
@@ -791,9 +877,8 @@ fn solicitation(source: &str, target: &str) -> Vec<u8> {
     written(|out| step.write(out, &body).unwrap())
 }
 
-#[test]
-fn a_question_by_arp_is_answered_within_the_lease() {
-    let mut forwarding = forwarding!();
+fn a_question_by_arp_is_answered_within_the_lease(hook: Hook) {
+    let mut forwarding = forwarding!(hook);
     put(&mut forwarding, VIP4, Protocol::Tcp, &plan(Choice::Hash, &[1]));
     let request = arp_request([10, 77, 0, 100]);
     assert_eq!(answered(&forwarding, &request), None, "the kernel has the address");
@@ -811,9 +896,8 @@ fn a_question_by_arp_is_answered_within_the_lease() {
     assert_eq!(answered(&forwarding, &request), None, "the lease is over");
 }
 
-#[test]
-fn a_solicitation_is_answered_within_the_lease() {
-    let mut forwarding = forwarding!();
+fn a_solicitation_is_answered_within_the_lease(hook: Hook) {
+    let mut forwarding = forwarding!(hook);
     put(&mut forwarding, VIP6, Protocol::Tcp, &plan(Choice::Hash, &[1]));
     let question = solicitation("fd00:77::1", "fd00:77::100");
     assert_eq!(answered(&forwarding, &question), None, "the kernel has the address");
@@ -834,4 +918,62 @@ fn a_solicitation_is_answered_within_the_lease() {
     assert_eq!(answered(&forwarding, &without_option), None);
     forwarding.lease.serve_until(before, Some(LINK)).unwrap();
     assert_eq!(answered(&forwarding, &question), None, "the lease is over");
+}
+
+/// A frame whose sender has left the checksum, at this offset of what is behind IP, to its interface.
+fn left_open(mut frame: Vec<u8>, checksum: usize) -> Vec<u8> {
+    let (addresses, protocol, at) = match frame[12] {
+        8 => (26..34, frame[23], 34),
+        _ => (22..54, frame[20], 54),
+    };
+    let len = (frame.len() - at) as u32;
+    let mut sum = u32::from(protocol) + len;
+    for pair in frame[addresses].chunks(2) {
+        sum += u32::from(u16::from_be_bytes([pair[0], pair[1]]));
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    frame[at + checksum..][..2].copy_from_slice(&(sum as u16).to_be_bytes());
+    frame
+}
+
+fn an_open_checksum_is_left_to_traffic_control(hook: Hook) {
+    let mut forwarding = forwarding!(hook);
+    let plan = plan(Choice::Turn, &[1, 1, 1]);
+    for (vip, client) in [(VIP4, client4 as fn(u32) -> SocketAddr), (VIP6, client6)] {
+        for (protocol, checksum) in [(Protocol::Tcp, 16), (Protocol::Udp, 6)] {
+            put(&mut forwarding, vip, protocol, &plan);
+            forwarding.by_xdp.set(0);
+            let before =
+                forwarding.tally(vip.parse::<SocketAddr>().unwrap().ip()).unwrap().open_sums;
+            for number in 0..60 {
+                let whole = match protocol {
+                    Protocol::Tcp => tcp(client(number), vip, SYN),
+                    Protocol::Udp => udp(client(number), vip),
+                };
+                let to = judged(&forwarding, &left_open(whole.clone(), checksum));
+                assert_eq!(to, To(number % 3 + 1), "the turn is taken once");
+                assert_eq!(judged(&forwarding, &whole), to);
+            }
+            let left = forwarding.tally(vip.parse::<SocketAddr>().unwrap().ip()).unwrap().open_sums;
+            let due = if matches!(hook, Hook::Native | Hook::Veth) { 60 } else { 0 };
+            assert_eq!(left - before, due);
+            forwarding.assert_by_xdp(120 - due as u32);
+        }
+    }
+}
+
+fn what_xdp_cannot_do_is_noted_once(hook: Hook) {
+    let mut forwarding = forwarding!(hook);
+    let (vip, client, tunnel) = tunnels()[0];
+    put(&mut forwarding, vip, Protocol::Udp, &plan(Choice::Turn, &[1, 1]));
+    forwarding.set_tunnel_ports(tunnel.to, PORTS).unwrap();
+    forwarding.set_route(1, Hop::Tunnel(tunnel), true).unwrap();
+    for number in 0..20 {
+        wrapped(&forwarding, &udp(client(number), vip));
+    }
+    assert_eq!(forwarding.given(0).unwrap()[..2], [10, 10]);
+    assert!(forwarding.flows().unwrap().is_empty(), "one datagram confirms nothing");
+    forwarding.assert_by_xdp(0);
 }

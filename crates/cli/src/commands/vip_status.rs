@@ -144,6 +144,8 @@ pub(super) struct VipStatus {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct VipLink {
     pub(super) interface: String,
+    /// By which program packets are sent on.
+    pub(super) path: String,
     /// This host answers for the address: clients can reach it here.
     pub(super) is_taken: bool,
     /// Of several distributors: the one that owns the VIPs, its backups, and why their store is not at hand.
@@ -157,6 +159,8 @@ pub(super) struct VipLink {
     pub(super) without_target: u64,
     /// Packets that did not fit into a tunnel.
     pub(super) too_big: u64,
+    /// Packets that XDP has left to traffic control, because their checksums are open.
+    pub(super) open_checksums: u64,
 }
 
 /// A target.

@@ -1,11 +1,13 @@
 //! SMC-R through the VIP: the client and each target have an agent and a gateway of their own, and nothing is
-//! configured for the VIP. One of the three targets has no UEID in common with the client, and declines.
+//! configured for the VIP. One of the three targets has no UEID in common with the client, and declines. In a second case the only target
+//! is beyond a router, and the distributor reaches it by a tunnel.
 
 use std::rc::Rc;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use super::tunnel::{C, TARGET};
 use super::{CLIENT, PORT, REDIS, Scene, TARGETS, VIP};
 use crate::bench::launch::{self, Dialogue, Program};
 use crate::e2e::stage::Stage;
@@ -72,6 +74,42 @@ pub(crate) fn smc_r(stage: &Stage<'_>) -> Result<String> {
         ensure!(has_moved == (target < OTHERS), "target {target}: moved: {has_moved}");
     }
     Ok(format!("{moved} connections by SMC-R, {packets:.1} packets of each at the distributor"))
+}
+
+/// The TCP option and CLC pass the tunnel, and RDMA the router.
+pub(crate) fn tunnel_smc_r(stage: &Stage<'_>) -> Result<String> {
+    let mut scene = Scene::set(stage)?;
+    let _router = scene.move_beyond_a_router()?;
+    let client = scene.host("near-client", &scene.client, "OURS", &CLIENT)?;
+    let target = scene.host("far-target", &scene.targets[C], "OURS", &TARGET)?;
+    let _vips = scene.target(C)?;
+    let bind = ["--bind", "0.0.0.0", VIP[1], TARGET[1]];
+    let _server = target.serve(PORT.parse()?, target.program(&[&REDIS[..], &bind].concat()))?;
+    let _distributor = scene.distributor()?;
+
+    let mut moved = 0;
+    for (vip, address) in ["four", "six"].into_iter().zip(VIP) {
+        scene.await_states(vip, ["down", "down", "active"])?;
+        let before = by_smc_r(&client)?;
+        let words = ["redis-benchmark", "-h", address, "-p", PORT, "-c", CONNECTIONS];
+        let words = [&words[..], &["-n", REQUESTS, "-d", "1000", "-t", "set", "-q"]].concat();
+        for _ in 0..2 {
+            launch::run(client.program(&words), HANG).with_context(|| vip.to_owned())?;
+        }
+        let here = by_smc_r(&client)? - before;
+        let given = scene.given(vip)?[C];
+        ensure!(
+            given > 0 && here * 100 >= given * 99,
+            "{vip}: of {given} connections {here} have moved"
+        );
+        let link = &scene.target_status(vip, "c")?["link"];
+        ensure!(link["via"] == "tunnel", "{vip}: c is not reached by a tunnel");
+        let packets = link["packets"].as_u64().context("packets")? as f64 / given as f64;
+        ensure!(packets <= PACKETS_MAX, "{packets:.1} packets in the tunnel per connection");
+        moved += here;
+    }
+    ensure!(by_smc_r(&target)? > 0, "no connection moved at the target");
+    Ok(format!("{moved} connections by SMC-R to a target beyond a router"))
 }
 
 /// How many connections have come to SMC-R at a host.

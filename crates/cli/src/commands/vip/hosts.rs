@@ -13,10 +13,12 @@
 mod addresses;
 mod announce;
 mod copies;
+mod driver;
 mod link;
 mod locality;
 mod oversized;
 mod ownership;
+mod path;
 mod peers;
 mod priority;
 mod receiving;
@@ -28,7 +30,6 @@ mod tunnels;
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use sidestep_bpf::{
@@ -45,6 +46,7 @@ use self::link::{Interface, Neighbour, Own};
 use self::locality::Locality;
 use self::oversized::Teller;
 use self::ownership::{Ownership, boot_time, own_cpu_time};
+use self::path::Path;
 use self::store::Store;
 use self::tunnels::{Tunnels, Way};
 use super::daemon::{self, Direct};
@@ -57,6 +59,7 @@ use crate::commands::vip_status::{
     self, Connection, Daemon, Request, Status, TargetLink, TargetStatus, Via, VipLink, VipStatus,
 };
 use crate::commands::{logging, signals};
+use crate::options::DataPath;
 use crate::output;
 
 /// Does what was asked for; 1 if it could not be done, otherwise 0.
@@ -82,9 +85,10 @@ fn run(args: &VipRunArgs) -> Result<(), VipError> {
     let stop = signals::stop().map_err(VipError::of("cannot wait for signals"))?;
     signals::ignore_sigpipe();
     logging::begin(args.log.as_ref())?;
-    let config: Option<&Path> = args.config.as_deref();
+    let config = args.config.as_deref();
     let settings = daemon::configured(config)?;
     let (interface, rank) = (settings.interface.clone(), settings.rank);
+    let path = settings.path.unwrap_or(DataPath::Auto);
     let switches_back = settings.switch_back.unwrap_or(false);
     let store = Store::configured(&settings).map_err(VipError::Refused)?;
     let set = daemon::vips_of(settings, TargetKind::Hosts);
@@ -96,7 +100,7 @@ fn run(args: &VipRunArgs) -> Result<(), VipError> {
         ErrorKind::AddrInUse => VipError::Running(Daemon::Hosts),
         _ => VipError::of("cannot listen for commands")(error),
     })?;
-    let mut distributor = Distributor::new(&interface)?;
+    let mut distributor = Distributor::new(&interface, path)?;
     if let Some(store) = &store {
         distributor.share(&set, store, rank)?;
         distributor.switches_back = switches_back;
@@ -116,6 +120,7 @@ struct Distributor {
     lease: Option<Lease>,
     name: String,
     interface: Interface,
+    path: Path,
     addresses: Addresses,
     /// `None`: it is the only distributor, and its interface has the addresses of VIPs.
     ownership: Option<Ownership>,
@@ -146,6 +151,8 @@ struct Service {
     index: usize,
     distribution: Distribution,
     members: Vec<Member>,
+    /// The kernel knows that all of them are on the link.
+    is_direct: bool,
     /// The states that the kernel's table was made of.
     states: Vec<State>,
     /// `None`: it is not served yet, and what began before goes on by its next plan.
@@ -231,7 +238,7 @@ const COUNT_EVERY: Duration = Duration::from_secs(1);
 
 impl Distributor {
     /// With no VIPs in force.
-    fn new(name: &str) -> Result<Self, VipError> {
+    fn new(name: &str, path: DataPath) -> Result<Self, VipError> {
         let interface = link::interface(name).map_err(|error| {
             VipError::Refused(match error.raw_os_error() {
                 Some(libc::ENODEV) => {
@@ -240,10 +247,10 @@ impl Distributor {
                 _ => format!("{name} cannot be looked at: {error}"),
             })
         })?;
-        if interface.address.is_none() {
+        let Some(own_link) = interface.address else {
             let why = "is no Ethernet interface; frames can be sent on to other hosts only there";
             return Err(VipError::Refused(format!("{name} {why}")));
-        }
+        };
         if !interface.is_up {
             let what = format!("{name} is down; `ip link set {name} up` as root has it up");
             return Err(VipError::Refused(what));
@@ -251,11 +258,14 @@ impl Distributor {
         let (mut forwarding, mut lease) = Forwarding::load()?;
         lease.serve_until(Duration::MAX, None)?;
         forwarding.attach(name)?;
+        forwarding.set_own_link(own_link)?;
+        let path = Path::begin(path, &interface, &mut forwarding).map_err(VipError::Refused)?;
         let now = Instant::now();
         Ok(Self {
             forwarding,
             lease: Some(lease),
             name: name.to_owned(),
+            path,
             addresses: Addresses::new(interface.index),
             interface,
             ownership: None,
@@ -400,8 +410,16 @@ impl Distributor {
         let own = self.own_client(vip.address.ip(), sight);
         self.forwarding.set_ends(index, &ends, own).map_err(in_words)?;
         let (states, locality) = (distribution.states(), Locality::default());
-        let mut service =
-            Service { index, distribution, members, states, earlier, settles, locality };
+        let mut service = Service {
+            index,
+            distribution,
+            members,
+            is_direct: false,
+            states,
+            earlier,
+            settles,
+            locality,
+        };
         self.follow(&mut service, sight);
         service.look_at_own_server(&locality::listeners([vip]));
         Ok(service)
@@ -489,6 +507,14 @@ impl Distributor {
                 member.fault = None;
             }
             self.lead(service, target, hop);
+        }
+        let is_on_link = |member: &Member| matches!(member.hop, Hop::Link { .. } | Hop::Nowhere);
+        let is_direct = service.members.iter().all(is_on_link);
+        if is_direct != service.is_direct {
+            match self.forwarding.set_direct(service.index, is_direct) {
+                Ok(()) => service.is_direct = is_direct,
+                Err(error) => log::error!("a service stays where it was looked at: {error}"),
+            }
         }
     }
 
@@ -598,7 +624,13 @@ impl Distributor {
         let known = &mut self.interface;
         let gone = match link::interface(&self.name) {
             Ok(interface) if interface.index == known.index => {
+                let address = interface.address.filter(|_| interface.address != known.address);
                 *known = interface;
+                if let Some(address) = address
+                    && let Err(error) = self.forwarding.set_own_link(address)
+                {
+                    log::error!("the interface's new address is not noted: {error}");
+                }
                 return;
             }
             Ok(_) => "another interface has its name".to_owned(),
@@ -608,6 +640,14 @@ impl Distributor {
         if std::mem::replace(&mut known.is_running, false) {
             log::error!("{} is gone: {gone}; start `sidestep distributor run` again", self.name);
         }
+    }
+
+    /// Looks after what the data path needs.
+    fn follow_path(&mut self) {
+        self.path.follow(&self.interface, &mut self.forwarding);
+        let tallies = self.vips().map(|vip| self.forwarding.tally(vip.address.ip()));
+        let open_sums = tallies.map(|tally| tally.unwrap_or_default().open_sums).sum();
+        self.path.note_open_sums(open_sums);
     }
 
     /// The addresses of all targets of these VIPs.
@@ -743,6 +783,7 @@ impl Distributor {
         let tally = self.forwarding.tally(ip).unwrap_or_default();
         let link = VipLink {
             interface: self.name.clone(),
+            path: self.path.in_words(),
             is_taken: self.ownership.as_ref().map_or(self.addresses.has(ip), Ownership::serves),
             owner: self.ownership.as_ref().and_then(Ownership::owner),
             backups: self.ownership.as_ref().map(Ownership::backups).unwrap_or_default(),
@@ -753,6 +794,7 @@ impl Distributor {
             icmp_errors: tally.errors,
             without_target: tally.stranded,
             too_big: tally.oversized,
+            open_checksums: tally.open_sums,
         };
         VipStatus { link: Some(link), ..roster::status(vip, targets.collect()) }
     }
@@ -917,6 +959,7 @@ impl Direct for Distributor {
         self.teller.tell_all(&mut self.forwarding);
         if now >= self.ask_due {
             self.ask_neighbours(&sight);
+            self.follow_path();
             self.ask_due = now + ASK_EVERY;
         }
         self.note_copies();

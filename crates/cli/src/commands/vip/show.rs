@@ -183,6 +183,7 @@ fn of_link(link: &VipLink) -> String {
         (link.icmp_errors, "ICMP errors"),
         (link.without_target, "packets without a target"),
         (link.too_big, "packets too big for a tunnel dropped"),
+        (link.open_checksums, "packets with open checksums not by XDP"),
     ];
     let seen: Vec<String> = counters
         .iter()
@@ -190,7 +191,7 @@ fn of_link(link: &VipLink) -> String {
         .map(|(count, what)| format!("{count} {what}"))
         .collect();
     let seen = if seen.is_empty() { String::new() } else { format!(": {}", seen.join(", ")) };
-    format!("  on {}{taken}{seen}\n", link.interface)
+    format!("  on {} by {}{taken}{seen}\n", link.interface, link.path)
 }
 
 /// Whose it is, of several distributors.

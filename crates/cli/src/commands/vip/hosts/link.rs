@@ -14,7 +14,9 @@ use netlink_packet_route::RouteNetlinkMessage::{self as Message, *};
 use netlink_packet_route::address::{
     AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope, CacheInfo,
 };
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
+use netlink_packet_route::link::{
+    InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
+};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
@@ -39,6 +41,8 @@ pub(super) struct Interface {
     pub(super) is_running: bool,
     /// `None`: it is none of Ethernet.
     pub(super) address: Option<LinkAddress>,
+    /// `None`: it is no virtual one.
+    pub(super) kind: Option<InfoKind>,
 }
 
 /// An address of this host.
@@ -111,7 +115,15 @@ fn one_interface(question: LinkMessage) -> io::Result<Interface> {
             LinkAttribute::Mtu(mtu) => Some(*mtu),
             _ => None,
         });
+        let kind = link.attributes.iter().find_map(|attribute| match attribute {
+            LinkAttribute::LinkInfo(infos) => infos.iter().find_map(|info| match info {
+                LinkInfo::Kind(kind) => Some(kind.clone()),
+                _ => None,
+            }),
+            _ => None,
+        });
         found = Some(Interface {
+            kind,
             name: name.unwrap_or_default(),
             index: link.header.index,
             mtu: mtu.unwrap_or_default(),
