@@ -99,6 +99,44 @@ pub(super) fn interface_of(index: u32) -> io::Result<Interface> {
     one_interface(question)
 }
 
+/// Names of the VLANs' interfaces that are on this one, in this network namespace.
+///
+/// # Errors
+/// The kernel does not tell.
+pub(super) fn vlans_on(index: u32) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    exchange(GetLink(LinkMessage::default()), NLM_F_REQUEST | NLM_F_DUMP, |answer| {
+        if let NewLink(link) = answer
+            && is_vlan_on(&link, index)
+        {
+            names.extend(name_of(&link));
+        }
+    })?;
+    Ok(names)
+}
+
+fn is_vlan_on(link: &LinkMessage, index: u32) -> bool {
+    link.attributes.contains(&LinkAttribute::Link(index)) && kind_of(link) == Some(InfoKind::Vlan)
+}
+
+fn name_of(link: &LinkMessage) -> Option<String> {
+    link.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::IfName(name) => Some(name.clone()),
+        _ => None,
+    })
+}
+
+/// `None`: it is no virtual one.
+fn kind_of(link: &LinkMessage) -> Option<InfoKind> {
+    link.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::LinkInfo(infos) => infos.iter().find_map(|info| match info {
+            LinkInfo::Kind(kind) => Some(kind.clone()),
+            _ => None,
+        }),
+        _ => None,
+    })
+}
+
 fn one_interface(question: LinkMessage) -> io::Result<Interface> {
     let mut found = None;
     exchange(GetLink(question), NLM_F_REQUEST, |answer| {
@@ -107,24 +145,13 @@ fn one_interface(question: LinkMessage) -> io::Result<Interface> {
             LinkAttribute::Address(bytes) => LinkAddress::try_from(&bytes[..]).ok(),
             _ => None,
         });
-        let name = link.attributes.iter().find_map(|attribute| match attribute {
-            LinkAttribute::IfName(name) => Some(name.clone()),
-            _ => None,
-        });
         let mtu = link.attributes.iter().find_map(|attribute| match attribute {
             LinkAttribute::Mtu(mtu) => Some(*mtu),
             _ => None,
         });
-        let kind = link.attributes.iter().find_map(|attribute| match attribute {
-            LinkAttribute::LinkInfo(infos) => infos.iter().find_map(|info| match info {
-                LinkInfo::Kind(kind) => Some(kind.clone()),
-                _ => None,
-            }),
-            _ => None,
-        });
         found = Some(Interface {
-            kind,
-            name: name.unwrap_or_default(),
+            kind: kind_of(&link),
+            name: name_of(&link).unwrap_or_default(),
             index: link.header.index,
             mtu: mtu.unwrap_or_default(),
             is_up: link.header.flags.contains(LinkFlags::Up),
@@ -348,4 +375,31 @@ fn family(ip: IpAddr) -> AddressFamily {
 /// Asks the kernel, and tells each answer.
 fn exchange(question: Message, flags: u16, each: impl FnMut(Message)) -> io::Result<()> {
     netlink::exchange(NETLINK_ROUTE, question.into(), flags, each)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vlan_is_told_by_its_kind_and_by_what_it_is_on() {
+        let link = |kind, on| {
+            let mut link = LinkMessage::default();
+            link.attributes = vec![
+                LinkAttribute::IfName("eth0.5".to_owned()),
+                LinkAttribute::Link(on),
+                LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind)]),
+            ];
+            link
+        };
+        assert!(is_vlan_on(&link(InfoKind::Vlan, 7), 7));
+        assert!(!is_vlan_on(&link(InfoKind::Vlan, 8), 7));
+        assert!(!is_vlan_on(&link(InfoKind::Veth, 7), 7), "the other end of a cable");
+        assert_eq!(name_of(&link(InfoKind::Vlan, 7)).as_deref(), Some("eth0.5"));
+    }
+
+    #[test]
+    fn the_loopback_device_has_no_vlans() {
+        assert_eq!(vlans_on(1).unwrap(), Vec::<String>::new());
+    }
 }

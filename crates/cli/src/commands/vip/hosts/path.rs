@@ -12,7 +12,8 @@
 //! # What XDP goes past
 //!
 //! What XDP sends on, programs of traffic control at the interface do not see, those of `sidestep filter` among them. `"auto"` leaves an
-//! interface that has some to traffic control; where XDP was asked for, they are named.
+//! interface that has some to traffic control; where XDP was asked for, they are named. A driver may take the tag of a VLAN off a frame
+//! before XDP sees it, so `"auto"` leaves an interface with VLANs to traffic control, too.
 //!
 //! # What veth needs
 //!
@@ -24,7 +25,7 @@ use netlink_packet_route::link::InfoKind;
 use sidestep_bpf::{Forwarding, XdpMode, interface_programs};
 
 use super::driver::{self, XdpFeatures};
-use super::link::Interface;
+use super::link::{self, Interface};
 use crate::options::DataPath;
 use crate::words::keyword;
 
@@ -82,6 +83,11 @@ impl Path {
             && let Some(others) = others(interface)
         {
             return Some(format!("{others} at {} would not see what XDP sends", self.name));
+        }
+        if self.wanted == DataPath::Auto
+            && let Some(vlans) = vlans(interface)
+        {
+            return Some(format!("XDP may send frames of {vlans} without their tags"));
         }
         match driver::xdp_features(interface.index) {
             Ok(features) => lack(&self.name, interface.kind.as_ref(), features),
@@ -163,6 +169,14 @@ fn others(interface: &Interface) -> Option<String> {
     let names = programs.iter().map(|(_, program)| program.name.as_str());
     let names: Vec<&str> = names.filter(|name| *name != Forwarding::NAME).collect();
     (!names.is_empty()).then(|| format!("programs of traffic control ({})", names.join(", ")))
+}
+
+/// The VLANs on an interface, which may take the tags off their frames before XDP sees them; `None`: there are none.
+fn vlans(interface: &Interface) -> Option<String> {
+    match link::vlans_on(interface.index) {
+        Ok(names) => (!names.is_empty()).then(|| names.join(", ")),
+        Err(error) => Some(format!("VLANs that the kernel does not tell ({error})")),
+    }
 }
 
 /// Why a driver's XDP cannot send packets on, and what to do.
