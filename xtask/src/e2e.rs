@@ -28,7 +28,7 @@ mod units;
 mod versions;
 mod vip;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -44,9 +44,13 @@ use stage::{House, Stage};
 /// Options of `cargo xtask e2e`.
 #[derive(Args, Debug)]
 pub(crate) struct E2eOptions {
-    /// Only tests with this text in their name
+    /// Only tests with one of these texts in their names
     #[arg(value_name = "FILTER")]
-    filter: Option<String>,
+    filters: Vec<String>,
+
+    /// None with one of these texts in its name
+    #[arg(long, value_name = "FILTER", num_args = 1..)]
+    except: Vec<String>,
 
     /// Do not ask `sidestep ss` what the connections were
     #[arg(long)]
@@ -92,7 +96,8 @@ pub(crate) fn run(options: &E2eOptions) -> Result<()> {
 
 impl E2eOptions {
     fn wants(&self, case: &Case) -> bool {
-        self.filter.as_ref().is_none_or(|filter| case.name.contains(filter.as_str()))
+        let has = |filters: &[String]| filters.iter().any(|it| case.name.contains(it.as_str()));
+        (self.filters.is_empty() || has(&self.filters)) && !has(&self.except)
     }
 
     fn house(&self) -> Result<House> {
@@ -102,11 +107,17 @@ impl E2eOptions {
             witness: self.witness(&launcher)?,
             launcher,
             scripts: repo.join("tests/e2e"),
-            scratch: place::scratch_dir(&repo, "sidestep-e2e")?,
+            scratch: self.scratch(&repo)?,
             seed: self.seed.map_or_else(suite::new_seed, Ok)?,
             rounds: self.rounds,
             captures: self.captures,
         })
+    }
+
+    /// Those with some texts in their names, and those without, may go on side by side.
+    fn scratch(&self, repo: &Path) -> Result<PathBuf> {
+        let others = if self.except.is_empty() { "" } else { "-others" };
+        place::scratch_dir(repo, &format!("sidestep-e2e{others}"))
     }
 
     fn witness(&self, launcher: &Launcher) -> Result<Witness> {
