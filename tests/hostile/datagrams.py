@@ -162,11 +162,15 @@ def siblings(pid):
     """The processes that the parent of this one has started: not everybody's."""
     with open(f"/proc/{pid}/status") as status:
         parent = re.search(r"^PPid:\t(\d+)", status.read(), re.MULTILINE)[1]
-    found = []
-    for task in os.listdir(f"/proc/{parent}/task"):
-        with open(f"/proc/{parent}/task/{task}/children") as children:
-            found += children.read().split()
-    return found
+    while True:
+        found = []
+        try:
+            for task in os.listdir(f"/proc/{parent}/task"):
+                with open(f"/proc/{parent}/task/{task}/children") as children:
+                    found += children.read().split()
+            return found
+        except FileNotFoundError:
+            pass  # A thread has ended, and another one has its children now, which was looked at before perhaps.
 
 
 def names(of_whom=None):

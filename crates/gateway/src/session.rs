@@ -280,7 +280,7 @@ impl Session {
             Stage::Rendezvous(_) => (Mode::Deciding, None),
             Stage::Moved(_) => (Mode::SmcR, None),
             Stage::Relayed(relayed) => (Mode::Tcp, Some((&relayed.fallback).into())),
-            Stage::Protected(_) => (Mode::Tls, None),
+            Stage::Protected(protected) => (Mode::Tls, protected.fallback().map(Into::into)),
             Stage::Joined(_) => (Mode::WithinHost, None),
         };
         let protection = match &self.stage {
@@ -719,12 +719,15 @@ impl Session {
             Some(protected) => Stage::Protected(protected),
             None => {
                 let (is_settled, ways) = (false, Ways::default());
+                let fallback = fallback.clone();
                 Stage::Relayed(Box::new(Relayed { is_settled, ways, exchange: None, fallback }))
             }
         };
         let before = mem::replace(&mut self.stage, after);
         match (&mut self.stage, before) {
-            (Stage::Protected(protected), Stage::Rendezvous(it)) => protected.expect(it.exchange),
+            (Stage::Protected(protected), Stage::Rendezvous(it)) => {
+                protected.stay_tcp(it.exchange, fallback);
+            }
             (Stage::Relayed(relayed), Stage::Rendezvous(it)) => {
                 relayed.exchange = Some(it.exchange)
             }

@@ -17,6 +17,14 @@ pub(super) struct Beyond(HashMap<u16, status::Connection>);
 #[derive(Debug)]
 pub(super) struct Path<'a>(Option<&'a status::Connection>);
 
+/// How records of TLS travel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Records {
+    BySmcR,
+    /// Why, where both hosts know SMC.
+    ByTcp(Option<Reason>),
+}
+
 impl Beyond {
     /// Asks the gateway, if one of these goes by it.
     pub(super) fn of(connections: &[Connection]) -> Self {
@@ -51,9 +59,17 @@ impl Path<'_> {
         self.0.is_some_and(|connection| connection.mode == Mode::SmcR)
     }
 
-    /// Why it travels by TCP.
+    /// Why it travels by TCP, without TLS.
     pub(super) fn fallback(&self) -> Option<&Reason> {
         self.0.filter(|connection| connection.mode == Mode::Tcp)?.reason.as_ref()
+    }
+
+    /// How records of TLS travel that protect it.
+    pub(super) fn records(&self) -> Records {
+        match self.is_smc_r() {
+            true => Records::BySmcR,
+            false => Records::ByTcp(self.0.and_then(|connection| connection.reason.clone())),
+        }
     }
 
     /// What stands in the column of reasons.

@@ -40,7 +40,7 @@ use crate::protection::{Report, mark};
 use crate::status;
 use rustix::net::sockopt;
 use sidestep_proto::protection::{Begin, Role, RuleName};
-use sidestep_proto::rendezvous::hosts::Exchange;
+use sidestep_proto::rendezvous::hosts::{Exchange, Fallback};
 use sidestep_rdma::memory::Stretch;
 use sidestep_tls::rule::{HalfClose, WithinHost};
 use sidestep_tls::session::{Got, Protection};
@@ -73,6 +73,7 @@ pub(super) struct Protected {
     is_settled: bool,
     /// Until the first bytes of the peer have come: they may be its Decline, which has crossed ours.
     exchange: Option<Exchange>,
+    fallback: Option<Fallback>,
     /// `None`: a thread works on it.
     tls: Option<Box<Tls>>,
     /// When the handshake has to be over; `None`: it is.
@@ -128,6 +129,7 @@ impl Protected {
             is_enforced: rule.enforce,
             is_settled: false,
             exchange: None,
+            fallback: None,
             tls: None,
             due: None,
             may_have_plain_text: rule.scope.begin == Begin::Asked,
@@ -150,9 +152,14 @@ impl Protected {
         self.due = Some(now + HANDSHAKE_PATIENCE);
     }
 
-    /// CLC is over, and its bytes are not; of those that come first it knows which are.
-    pub(super) fn expect(&mut self, exchange: Exchange) {
-        self.exchange = Some(exchange);
+    /// CLC has come to nothing, for this reason, and its bytes may not be over: of those that come first it knows which are.
+    pub(super) fn stay_tcp(&mut self, exchange: Exchange, fallback: Fallback) {
+        (self.exchange, self.fallback) = (Some(exchange), Some(fallback));
+    }
+
+    /// Why its records go by TCP, though both hosts know SMC.
+    pub(super) const fn fallback(&self) -> Option<&Fallback> {
+        self.fallback.as_ref()
     }
 
     /// A thread has worked on the handshake.

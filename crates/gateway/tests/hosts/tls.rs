@@ -148,7 +148,15 @@ fn without_smc_records_go_by_tcp() {
         scene.expect(&ends, Mode::Tls);
         let programs = ends.each_ref().map(|end| &end.h);
         converse(programs);
+        for host in [CLIENT, SERVER] {
+            let status = scene.status(host);
+            let [connection] = &status.connections[..] else { panic!("{status:#?}") };
+            assert_eq!(connection.reason.is_some(), is_agreed, "{connection:?}");
+        }
         end_in_order(programs);
+        for host in [CLIENT, SERVER] {
+            scene.await_status(host, |status| status.connections.is_empty());
+        }
     };
     talk(&scene, false);
     for host in [SERVER, CLIENT] {

@@ -20,7 +20,7 @@ use super::advice::{self, Decider, Rule};
 use super::host::{Holder, Host};
 use super::setting::Environment;
 use crate::accounts;
-use crate::commands::beyond::{self, Beyond};
+use crate::commands::beyond::{self, Beyond, Records};
 use crate::commands::filter;
 use crate::preloadable::{self, Caller};
 use crate::strangers_files::Process;
@@ -107,8 +107,8 @@ enum Outcome {
     HandedOver,
     /// So it is, and the gateway passes its bytes on by TCP.
     PassedOn(status::Reason),
-    /// It goes by the gateway, which speaks TLS: version, suite and rule, and whether its records go by SMC-R.
-    Protected(String, bool),
+    /// It goes by the gateway, which speaks TLS: version, suite and rule, and how its records travel.
+    Protected(String, Records),
     /// Nothing is decided, or was when it ended.
     Undecided,
     /// The ends are agreeing.
@@ -195,10 +195,12 @@ impl Sight<'_> {
                 _ if connection.session.is_some() => {
                     let path = self.beyond.path(connection);
                     let protection = path.as_ref().and_then(beyond::Path::protection);
-                    let is_smc_r = path.as_ref().is_some_and(beyond::Path::is_smc_r);
+                    let records = path.as_ref().map(beyond::Path::records);
                     let reason = path.and_then(|path| path.fallback().cloned());
                     let passed_on = reason.map_or(Outcome::HandedOver, Outcome::PassedOn);
-                    protection.map_or(passed_on, |it| Outcome::Protected(it, is_smc_r))
+                    protection
+                        .zip(records)
+                        .map_or(passed_on, |(words, records)| Outcome::Protected(words, records))
                 }
                 (Mode::SmcD | Mode::Lingering, _) => Outcome::Moved,
                 (Mode::Negotiating, _) => Outcome::Agreeing,
@@ -250,10 +252,16 @@ impl Sight<'_> {
                     "both ends have shown by the TCP option that they know SMC",
                 )
             },
-            Outcome::Protected(words, is_smc_r) => Finding {
-                mode: if *is_smc_r { "SMC-R" } else { "TLS" },
+            Outcome::Protected(words, records) => Finding {
+                mode: if *records == Records::BySmcR { "SMC-R" } else { "TLS" },
+                words: match records {
+                    Records::ByTcp(Some(reason)) => {
+                        format!("{words}; its records go by TCP: {}", reason.text)
+                    }
+                    Records::BySmcR | Records::ByTcp(None) => words.clone(),
+                },
                 decided_by: "the operator's rules of TLS".into(),
-                ..plain(words, "a rule has it, and the gateway speaks TLS with the peer")
+                ..plain("", "a rule has it, and the gateway speaks TLS with the peer")
             },
             Outcome::PassedOn(reason) => Self::explain_passed_on(reason, plain("", "")),
             Outcome::Agreeing => {
