@@ -247,8 +247,8 @@ fn document(packages: &[&str]) -> Result<()> {
 
 /// What runs side by side once all is built. A long stage stands first in its lane, so that all end at about the same time.
 const LANES: &[lanes::Lane] = &[
-    &[&["e2e", "hosts", "units"]],
-    &[&["e2e", "--except", "hosts", "units"]],
+    &[&["e2e", "hosts", "units", "namespaces"]],
+    &[&["e2e", "--except", "hosts", "units", "namespaces"]],
     &[
         &["posix"],
         // What is different there: cancellation, streams, `posix_spawn`, structs.
