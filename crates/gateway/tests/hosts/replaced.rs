@@ -71,7 +71,7 @@ fn await_answers(answered: &[AtomicUsize]) {
 /// not read meanwhile comes once, and each process that was replaced has nothing left and ends.
 #[test]
 fn nothing_is_lost_when_gateways_are_replaced_under_load() {
-    const ROUNDS: usize = 10;
+    const ROUNDS: usize = 100;
     let Some(mut scene) = Scene::new(1) else { return };
     let [unread, sender] = scene.connect();
     let [from, to] = scene.connect();
