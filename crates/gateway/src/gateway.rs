@@ -773,7 +773,8 @@ impl Gateway {
         let Some(route) = self.route(&ends) else { return };
         let interface = route.interface;
         let is_protected = self.is_protected(&ends);
-        let (has_rule, under_way) = (protection.is_some(), self.handshakes_of(uid));
+        let has_rule = protection.is_some();
+        let may_shake_hands = !has_rule || self.handshakes_of(uid) < HANDSHAKES_OF_USER_MAX;
         let exchange = match offer.side {
             Side::Client => {
                 let local = self.local_towards(route.remote);
@@ -792,7 +793,7 @@ impl Gateway {
             session.decline(Diagnosis::CNFERR, now);
         }
         match self.share(uid).room_for(&session, self.sessions.len()) {
-            Room::Enough if !has_rule || under_way < HANDSHAKES_OF_USER_MAX => {}
+            Room::Enough if may_shake_hands => {}
             Room::ToDecline if !has_rule => {
                 log::warn!("connection {number}: user {uid} has too many");
                 session.decline(Diagnosis::MEM, now);
