@@ -686,6 +686,9 @@ impl Gateway {
 
     /// Answers programs that ask about TLS, as far as that can be known by now.
     fn answer_questions(&mut self, now: Duration) {
+        if self.questions.is_empty() {
+            return;
+        }
         let may_come = !self.arrivals.is_empty()
             || self.listener.as_ref().is_some_and(Listener::waits)
             || self.sessions.values().any(|known| known.session.is_none());

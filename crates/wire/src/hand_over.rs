@@ -394,7 +394,7 @@ impl Greeting {
     fn parse(reader: &Reader<'_>) -> Result<Self, Error> {
         Ok(Self {
             port: port(reader, greeting::PORT)?,
-            takes_agreed: truth(reader, greeting::TAKES_AGREED)?,
+            takes_agreed: reader.truth(greeting::TAKES_AGREED)?,
             user: reader.u32(greeting::USER)?,
         })
     }
@@ -535,7 +535,7 @@ impl Protect {
     fn parse(reader: &Reader<'_>) -> Result<Self, Error> {
         Ok(Self {
             hand_over: HandOver::parse(reader)?,
-            is_agreed: truth(reader, protect::AGREED)?,
+            is_agreed: reader.truth(protect::AGREED)?,
             rule: rule_name(reader)?,
             resolved: ResolvedName::parse(reader)?,
         })
@@ -722,14 +722,6 @@ impl header::Kind for Kind {
             | Self::NotTaken
             | Self::Unknown => header::LEN,
         }
-    }
-}
-
-fn truth(reader: &Reader<'_>, field: Field<1>) -> Result<bool, Error> {
-    match reader.u8(field)? {
-        0 => Ok(false),
-        1 => Ok(true),
-        other => Err(Error::Invalid { field: field.name, value: other.into() }),
     }
 }
 

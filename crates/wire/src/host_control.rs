@@ -247,17 +247,9 @@ impl Introduction {
     pub const LEN: usize = Kind::Introduction.datagram_len();
 
     fn parse(reader: &Reader<'_>) -> Result<Self, Error> {
-        let reply_wanted = match reader.u8(introduction::REPLY_WANTED)? {
-            0 => false,
-            1 => true,
-            other => {
-                let field = introduction::REPLY_WANTED.name;
-                return Err(Error::Invalid { field, value: other.into() });
-            }
-        };
         Ok(Self {
             instance: Instance(reader.bytes(field::INSTANCE)?),
-            reply_wanted,
+            reply_wanted: reader.truth(introduction::REPLY_WANTED)?,
             pid: reader.u32(introduction::PID)?,
             slab_len: reader.u64(introduction::SLAB_LEN)?,
             link_id: LinkId(reader.u32(introduction::LINK_ID)?),

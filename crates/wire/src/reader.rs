@@ -46,6 +46,15 @@ impl<'a> Reader<'a> {
         self.bytes(field).map(u8::from_be_bytes)
     }
 
+    /// The truth value in `field`: 0 or 1.
+    pub(crate) fn truth(&self, field: Field<1>) -> Result<bool, Error> {
+        match self.u8(field)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            other => Err(Error::Invalid { field: field.name, value: other.into() }),
+        }
+    }
+
     /// The big-endian integer in `field`.
     pub(crate) fn u16(&self, field: Field<2>) -> Result<u16, Error> {
         self.bytes(field).map(u16::from_be_bytes)

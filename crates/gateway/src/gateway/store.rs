@@ -49,9 +49,8 @@ impl Gateway {
     pub(super) fn store(&mut self, now: Duration) -> bool {
         let Some(until) = self.storing.as_ref().map(|storing| storing.until) else { return false };
         let mut groups: BTreeSet<u32> = self.host.connections().map(|it| it.group_number).collect();
-        for group in self.staying_groups() {
-            groups.remove(&group);
-        }
+        let staying = self.staying_groups();
+        groups.retain(|group| !staying.contains(group));
         let mut is_complete = true;
         for group in &groups {
             self.host.freeze(*group);

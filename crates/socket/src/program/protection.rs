@@ -78,13 +78,13 @@ pub fn before_connect(
     sock.set_rule(None);
     let Some(to) = concerns_clients().then(to).flatten() else { return Ok(false) };
     let decision = decide(Role::Outbound, to.port(), to);
-    let at = match is_left_to_program(decision) {
-        true => None,
-        false => {
-            let Some(at) = admit(decision, to, gateway::is_present)? else { return Ok(false) };
-            Some(at)
+    let mut at = None;
+    if !is_left_to_program(decision) {
+        at = admit(decision, to, gateway::is_present)?;
+        if at.is_none() {
+            return Ok(false);
         }
-    };
+    }
     let _ = sys::set_socket_option(fd, libc::IPPROTO_TCP, FASTOPEN_CONNECT, 0);
     sock.has_tcp_option.store(false, Ordering::Relaxed);
     match at {

@@ -84,9 +84,10 @@ pub(crate) fn is_present() -> bool {
     LINE.reach().is_some()
 }
 
-/// Whether connections that TLS protects may be: older gateways begin TLS at once.
+/// Whether those that TLS protects may be, by the gateway that was present when it was last looked for: older ones begin TLS
+/// at once.
 pub(super) fn takes_agreed() -> bool {
-    is_present() && LINE.takes_agreed.load(Ordering::Relaxed)
+    LINE.takes_agreed.load(Ordering::Relaxed)
 }
 
 /// Whether a connection to this server may be offered to another host: there is a gateway, and it

@@ -76,23 +76,26 @@ impl Path {
         if self.wanted == DataPath::XdpGeneric {
             return None;
         }
-        if self.wanted == DataPath::Auto && interface.kind.is_some() {
-            return Some(format!("{} is a virtual interface", self.name));
-        }
         if self.wanted == DataPath::Auto
-            && let Some(others) = others(interface)
+            && let Some(lack) = self.lack_unasked(interface)
         {
-            return Some(format!("{others} at {} would not see what XDP sends", self.name));
-        }
-        if self.wanted == DataPath::Auto
-            && let Some(vlans) = vlans(interface)
-        {
-            return Some(format!("XDP may send frames of {vlans} without their tags"));
+            return Some(lack);
         }
         match driver::xdp_features(interface.index) {
             Ok(features) => lack(&self.name, interface.kind.as_ref(), features),
             Err(error) => Some(format!("{} does not tell of its XDP: {error}", self.name)),
         }
+    }
+
+    /// The same where XDP was not asked for: it is to change nothing but the way of packets.
+    fn lack_unasked(&self, interface: &Interface) -> Option<String> {
+        if interface.kind.is_some() {
+            return Some(format!("{} is a virtual interface", self.name));
+        }
+        if let Some(others) = others(interface) {
+            return Some(format!("{others} at {} would not see what XDP sends", self.name));
+        }
+        vlans(interface).map(|vlans| format!("XDP may send frames of {vlans} without their tags"))
     }
 
     /// Names the programs that do not see what XDP sends.
