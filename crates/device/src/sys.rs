@@ -1377,8 +1377,37 @@ pub fn futex_wait(word: &AtomicU32, value: u32, timeout: Option<Duration>) -> Re
 /// not end a sleep in a socket call; [`futex_wait`] ends with `EINTR` for any handler.
 ///
 /// # Errors
-/// As [`futex_wait`]; `ENOSYS` before Linux 5.16.
+/// As [`futex_wait`]; `ENOSYS` before Linux 5.16, `EPERM` under a filter of system calls.
 pub fn futex_wait_restarting(word: &AtomicU32, value: u32, timeout: Duration) -> Result {
+    /// `FUTEX2_SIZE_U32`; without `FUTEX2_PRIVATE`: shared between processes.
+    const WORD_OF_32_BITS: u32 = 2;
+    /// The call for one word is there: since Linux 6.7, and a filter may not know it.
+    static IS_KNOWN: AtomicBool = AtomicBool::new(true);
+
+    let any_bit = u64::from(u32::MAX);
+    // A point in time, which does not move when the call is restarted.
+    let end = timespec(Duration::from_nanos(now_ns()).saturating_add(timeout));
+    let (end, clock) = (&raw const end, libc::CLOCK_MONOTONIC);
+    if IS_KNOWN.load(Ordering::Relaxed) {
+        // SAFETY: the word and the timespec outlive the call.
+        match unsafe { call!(futex_wait, word.as_ptr(), value, any_bit, WORD_OF_32_BITS, end, clock) }
+        {
+            Err(Errno(libc::ENOSYS | libc::EPERM)) => IS_KNOWN.store(false, Ordering::Relaxed),
+            slept => return slept,
+        }
+    }
+    futex_wait_for_one(word, value, WORD_OF_32_BITS, end, clock)
+}
+
+/// The call for many words, with one: it allocates, and copies more.
+#[cold]
+fn futex_wait_for_one(
+    word: &AtomicU32,
+    value: u32,
+    flags: u32,
+    end: *const libc::timespec,
+    clock: libc::clockid_t,
+) -> Result {
     /// `struct futex_waitv` of `linux/futex.h`.
     #[repr(C)]
     struct Waiter {
@@ -1387,15 +1416,10 @@ pub fn futex_wait_restarting(word: &AtomicU32, value: u32, timeout: Duration) ->
         flags: u32,
         reserved: u32,
     }
-    /// `FUTEX_32`; without `FUTEX_PRIVATE_FLAG`: shared between processes.
-    const WORD_OF_32_BITS: u32 = 2;
-    let at = word.as_ptr() as u64;
-    let waiter = Waiter { value: value.into(), word: at, flags: WORD_OF_32_BITS, reserved: 0 };
-    // A point in time, which does not move when the call is restarted.
-    let end = timespec(Duration::from_nanos(now_ns()).saturating_add(timeout));
-    let clock = libc::CLOCK_MONOTONIC;
+    let word = word.as_ptr() as u64;
+    let waiter = Waiter { value: value.into(), word, flags, reserved: 0 };
     // SAFETY: the word, the waiter and the timespec outlive the call.
-    unsafe { call!(futex_waitv, &raw const waiter, 1, 0, &raw const end, clock) }
+    unsafe { call!(futex_waitv, &raw const waiter, 1, 0, end, clock) }
 }
 
 /// Wakes up to `count` sleepers of [`futex_wait`].
