@@ -1390,8 +1390,9 @@ pub fn futex_wait_restarting(word: &AtomicU32, value: u32, timeout: Duration) ->
     let (end, clock) = (&raw const end, libc::CLOCK_MONOTONIC);
     if IS_KNOWN.load(Ordering::Relaxed) {
         // SAFETY: the word and the timespec outlive the call.
-        match unsafe { call!(futex_wait, word.as_ptr(), value, any_bit, WORD_OF_32_BITS, end, clock) }
-        {
+        match unsafe {
+            call!(futex_wait, word.as_ptr(), value, any_bit, WORD_OF_32_BITS, end, clock)
+        } {
             Err(Errno(libc::ENOSYS | libc::EPERM)) => IS_KNOWN.store(false, Ordering::Relaxed),
             slept => return slept,
         }

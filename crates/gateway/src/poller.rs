@@ -116,6 +116,8 @@ pub(crate) struct Waiter {
     contention: Contention,
     /// Since when its times count.
     began: Instant,
+    /// When it last began to wait.
+    waited_ns: u64,
 }
 
 impl Poller {
@@ -126,7 +128,7 @@ impl Poller {
     /// For a thread that has not waited yet.
     pub(crate) fn waiter(&self) -> Waiter {
         let (events, contention) = (Arc::clone(&self.events), Contention::new());
-        Waiter { events, bar: Bar::LIFTED, contention, began: Instant::now() }
+        Waiter { events, bar: Bar::LIFTED, contention, began: Instant::now(), waited_ns: 0 }
     }
 
     /// Tells of a source as long as there is something to be read.
@@ -162,7 +164,9 @@ impl Poller {
 impl Waiter {
     /// Waits until something happens, at most so long; `None`: for ever.
     pub(crate) fn wait(&mut self, at_most: Option<Duration>) -> io::Result<Vec<Source>> {
-        let company = self.contention.company(self.now_ns());
+        let now_ns = self.now_ns();
+        let gap_ns = now_ns - std::mem::replace(&mut self.waited_ns, now_ns);
+        let company = self.contention.company(now_ns, gap_ns);
         if at_most.is_some_and(|time| time <= LINGER)
             || company == Company::Strangers
             || !self.bar.admits()

@@ -11,8 +11,8 @@
 //!            dear yields have lost LOST_MAX_NS
 //!   Alone ─────────────────────────────────────▶ Strangers: no thread yields
 //!     ▲                                            │    ▲
-//!     │ no dear yield                the pause     │    │ a dear yield, begun after
-//!     │ in JUDGE_NS                  is over       ▼    │ SETTLE_NS: the pause doubles
+//!     │ no dear yield         the pause is over,   │    │ a dear yield, begun after SETTLE_NS:
+//!     │ in JUDGE_NS     or no gap for QUIET_NS     ▼    │ the next pause is four times as long
 //!     └───────────────────────────────────────── Trial: all threads yield
 //! ```
 //!
@@ -26,10 +26,15 @@
 //! * *Friends*, the pairs of the process whose ends both have a CPU, keep it as long as a stranger
 //!   would, and each of their messages begins a spin. A late thread that finds more than one
 //!   spin of its process begun for each [`FRIENDS_TURN_NS`] has met friends.
-//! * The pause begins at [`PAUSE_FIRST_NS`] and doubles up to [`PAUSE_MAX_NS`], also with a
-//!   stranger that is met soon after a trial. So a process that is never alone loses about a
-//!   twentieth of its time to trials, and one whose strangers have gone learns that within a pause
-//!   and the trial. One that has been alone for [`FORGOTTEN_AFTER`] pauses begins anew.
+//! * A trial is dear where many threads wait: each pays with a slice, and strangers use them up, so fifty threads are
+//!   late by 20 to 100 ms. That doubled their p99 when there was a trial every 400 ms. So there are few of them while strangers show
+//!   themselves. A thread that sleeps does not see who has its CPU, but all threads of the process see together whether one of
+//!   them ran there: a *gap* of more than [`DEAR_NS`] between two waits that begin on one CPU is the turn of a stranger, or
+//!   nobody had work. Both are no reason for a trial.
+//! * So the pause begins at [`PAUSE_FIRST_NS`] and becomes four times as long up to [`PAUSE_MAX_NS`], also with a
+//!   stranger that is met soon after a trial; and it ends early when no thread has seen a gap for [`QUIET_NS`]. A process
+//!   that is never alone gives 16 ms of each 6.4 s to trials, and one whose strangers have gone learns that within
+//!   [`QUIET_NS`] and the trial. One that has been alone for [`FORGOTTEN_AFTER`] pauses begins anew.
 
 /// A yield that takes longer than this many nanoseconds has served a stranger: one that
 /// computes keeps the CPU for a slice of the scheduler, more than a millisecond. A dozen waiters
@@ -44,7 +49,9 @@ pub const FRIENDS_TURN_NS: u64 = 40_000;
 /// First pause in nanoseconds.
 pub const PAUSE_FIRST_NS: u64 = 25_000_000;
 /// Longest pause in nanoseconds.
-pub const PAUSE_MAX_NS: u64 = PAUSE_FIRST_NS << DOUBLINGS_MAX;
+pub const PAUSE_MAX_NS: u64 = pause_ns(FAILED_MAX);
+/// A pause ends when no gap was seen for so many nanoseconds: strangers who stay have a slice now and then, also those of little weight.
+pub const QUIET_NS: u64 = 400_000_000;
 /// For so many nanoseconds of a trial, threads repay each other what they have slept.
 pub const SETTLE_NS: u64 = 8_000_000;
 /// For so many nanoseconds after that, a dear yield has met a stranger.
@@ -52,7 +59,13 @@ pub const JUDGE_NS: u64 = 8_000_000;
 /// So many pauses without a stranger, and the next one is the first.
 pub const FORGOTTEN_AFTER: u64 = 8;
 
-const DOUBLINGS_MAX: u32 = 4;
+/// Trials that have failed in succession; more make no pause longer.
+const FAILED_MAX: u32 = 4;
+
+/// That after so many failed trials.
+const fn pause_ns(failed: u32) -> u64 {
+    PAUSE_FIRST_NS << (2 * failed)
+}
 
 /// What a wait may count on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,8 +80,8 @@ pub enum Company {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contention {
     phase: Phase,
-    /// Of the first pause, in the next one.
-    doublings: u32,
+    /// Trials that have failed in succession.
+    failed: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,21 +91,25 @@ enum Phase {
         last_ns: u64,
         lost_ns: u64,
     },
+    /// The end of the pause, and when the last gap was seen.
     Strangers {
         until_ns: u64,
+        seen_ns: u64,
     },
     Trial {
         since_ns: u64,
     },
 }
 
-/// Bits of the word: the phase, above it the doublings, what was lost, a time.
+/// Bits of the word: the phase, above it the failed trials, a span, a time.
 const PHASE_BITS: u32 = 2;
-const DOUBLINGS_BITS: u32 = 3;
-const LOST_BITS: u32 = 8;
-/// Two to this power are the nanoseconds of what was lost in one step of the word, ...
+const FAILED_BITS: u32 = 3;
+const SPAN_BITS: u32 = 8;
+/// Two to this power are the nanoseconds of one step of the word: of what was lost, ...
 const LOST_SHIFT: u32 = 15;
-/// ... and those of a time.
+/// ... of the time from the last gap to the end of the pause, ...
+const SEEN_SHIFT: u32 = 25;
+/// ... and of a time.
 const TIME_SHIFT: u32 = 10;
 
 impl Default for Contention {
@@ -105,33 +122,35 @@ impl Contention {
     /// No stranger has been met.
     #[must_use]
     pub const fn new() -> Self {
-        Self { phase: Phase::Alone { last_ns: 0, lost_ns: 0 }, doublings: 0 }
+        Self { phase: Phase::Alone { last_ns: 0, lost_ns: 0 }, failed: 0 }
     }
 
     /// What was learned, as a word to keep anywhere: times in microseconds, for 70 years.
     #[must_use]
     pub const fn to_word(self) -> u64 {
-        let (phase, ns, lost_ns) = match self.phase {
-            Phase::Alone { last_ns, lost_ns } => (0, last_ns, lost_ns),
-            Phase::Strangers { until_ns } => (1, until_ns, 0),
+        let (phase, ns, span) = match self.phase {
+            Phase::Alone { last_ns, lost_ns } => (0, last_ns, lost_ns >> LOST_SHIFT),
+            Phase::Strangers { until_ns, seen_ns } => {
+                (1, until_ns, until_ns.saturating_sub(seen_ns) >> SEEN_SHIFT)
+            }
             Phase::Trial { since_ns } => (2, since_ns, 0),
         };
-        let rest = (ns >> TIME_SHIFT) << LOST_BITS | lost_ns >> LOST_SHIFT;
-        (rest << DOUBLINGS_BITS | self.doublings as u64) << PHASE_BITS | phase
+        let rest = (ns >> TIME_SHIFT) << SPAN_BITS | span;
+        (rest << FAILED_BITS | self.failed as u64) << PHASE_BITS | phase
     }
 
     /// The inverse of [`Self::to_word`].
     #[must_use]
     pub const fn from_word(word: u64) -> Self {
-        let rest = word >> (PHASE_BITS + DOUBLINGS_BITS);
-        let ns = rest >> LOST_BITS << TIME_SHIFT;
-        let lost_ns = (rest & ((1 << LOST_BITS) - 1)) << LOST_SHIFT;
+        let rest = word >> (PHASE_BITS + FAILED_BITS);
+        let ns = rest >> SPAN_BITS << TIME_SHIFT;
+        let span = rest & ((1 << SPAN_BITS) - 1);
         let phase = match word & ((1 << PHASE_BITS) - 1) {
-            0 => Phase::Alone { last_ns: ns, lost_ns },
-            1 => Phase::Strangers { until_ns: ns },
+            0 => Phase::Alone { last_ns: ns, lost_ns: span << LOST_SHIFT },
+            1 => Phase::Strangers { until_ns: ns, seen_ns: ns.saturating_sub(span << SEEN_SHIFT) },
             _ => Phase::Trial { since_ns: ns },
         };
-        Self { phase, doublings: (word >> PHASE_BITS & ((1 << DOUBLINGS_BITS) - 1)) as u32 }
+        Self { phase, failed: (word >> PHASE_BITS & ((1 << FAILED_BITS) - 1)) as u32 }
     }
 
     /// Whether no stranger is known, and no trial goes on: a wait need not look at the clock.
@@ -140,11 +159,17 @@ impl Contention {
         matches!(self.phase, Phase::Alone { .. })
     }
 
-    /// A wait begins at `now_ns`.
-    pub fn company(&mut self, now_ns: u64) -> Company {
+    /// A wait begins at `now_ns`, `gap_ns` after the last one of the process that began on this CPU.
+    pub fn company(&mut self, now_ns: u64, gap_ns: u64) -> Company {
         match self.phase {
-            Phase::Strangers { until_ns } if now_ns < until_ns => return Company::Strangers,
-            Phase::Strangers { .. } => self.phase = Phase::Trial { since_ns: now_ns },
+            Phase::Strangers { until_ns, seen_ns } => {
+                let seen_ns = if gap_ns > DEAR_NS { now_ns } else { seen_ns };
+                if now_ns < until_ns.min(seen_ns + QUIET_NS) {
+                    self.phase = Phase::Strangers { until_ns, seen_ns };
+                    return Company::Strangers;
+                }
+                self.phase = Phase::Trial { since_ns: now_ns };
+            }
             Phase::Trial { since_ns } if now_ns >= since_ns + SETTLE_NS + JUDGE_NS => {
                 self.phase = Phase::Alone { last_ns: now_ns, lost_ns: 0 };
             }
@@ -162,8 +187,8 @@ impl Contention {
         match self.phase {
             Phase::Alone { last_ns, lost_ns } => {
                 let passed_ns = now_ns.saturating_sub(last_ns);
-                if passed_ns > FORGOTTEN_AFTER * (PAUSE_FIRST_NS << self.doublings) {
-                    self.doublings = 0;
+                if passed_ns > FORGOTTEN_AFTER * pause_ns(self.failed) {
+                    self.failed = 0;
                 }
                 // Threads that are late together lose the same time.
                 let lost_ns = lost_ns.saturating_sub(passed_ns / 4) + late_ns.min(passed_ns);
@@ -179,8 +204,9 @@ impl Contention {
             // Threads that are late together have met the same one.
             Phase::Strangers { .. } => return true,
         }
-        self.phase = Phase::Strangers { until_ns: now_ns + (PAUSE_FIRST_NS << self.doublings) };
-        self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
+        let until_ns = now_ns + pause_ns(self.failed);
+        self.phase = Phase::Strangers { until_ns, seen_ns: now_ns };
+        self.failed = (self.failed + 1).min(FAILED_MAX);
         true
     }
 }
@@ -200,7 +226,7 @@ mod tests {
             *now_ns += SLICE_NS;
             assert!(contention.resumed(*now_ns, SLICE_NS, 0));
             *contention = Contention::from_word(contention.to_word());
-            if contention.company(*now_ns) == Company::Strangers {
+            if contention.company(*now_ns, SLICE_NS) == Company::Strangers {
                 return met;
             }
         }
@@ -210,7 +236,7 @@ mod tests {
     /// Until the next trial begins: how long that takes.
     fn next_trial(contention: &mut Contention, now_ns: &mut u64) -> u64 {
         let begin = *now_ns;
-        while contention.company(*now_ns) == Company::Strangers {
+        while contention.company(*now_ns, SLICE_NS) == Company::Strangers {
             *contention = Contention::from_word(contention.to_word());
             *now_ns += 1_000_000;
         }
@@ -226,13 +252,13 @@ mod tests {
     #[test]
     fn strangers_are_met_by_their_price() {
         let mut contention = Contention::new();
-        assert_eq!(contention.company(BEGIN_NS), Company::Alone);
+        assert_eq!(contention.company(BEGIN_NS, 0), Company::Alone);
         assert!(!contention.resumed(BEGIN_NS, DEAR_NS, 0));
         assert_eq!(contention, Contention::new());
         assert!(contention.resumed(BEGIN_NS, DEAR_NS + 1, 0));
         assert!(contention.is_settled());
         assert!(contention.resumed(BEGIN_NS + LOST_MAX_NS, LOST_MAX_NS, 0));
-        assert_eq!(contention.company(BEGIN_NS + LOST_MAX_NS), Company::Strangers);
+        assert_eq!(contention.company(BEGIN_NS + LOST_MAX_NS, 0), Company::Strangers);
     }
 
     #[test]
@@ -250,12 +276,32 @@ mod tests {
     #[test]
     fn pauses_grow_while_strangers_stay() {
         let (mut contention, mut now) = beside_strangers();
-        for factor in [1, 2, 4, 8, 16, 16] {
+        for factor in [1, 4, 16, 64, 256, 256] {
             assert_eq!(next_trial(&mut contention, &mut now), factor * PAUSE_FIRST_NS);
             now += SETTLE_NS + SLICE_NS;
             assert!(contention.resumed(now, SLICE_NS, 0));
         }
-        assert_eq!(PAUSE_MAX_NS, 16 * PAUSE_FIRST_NS);
+        assert_eq!(PAUSE_MAX_NS, 256 * PAUSE_FIRST_NS);
+    }
+
+    #[test]
+    fn a_pause_ends_early_when_no_stranger_shows_itself() {
+        let (mut contention, mut now) = beside_strangers();
+        for _ in 0..3 {
+            next_trial(&mut contention, &mut now);
+            now += SETTLE_NS + SLICE_NS;
+            assert!(contention.resumed(now, SLICE_NS, 0));
+        }
+        // For a second there are gaps, and then no more.
+        let gone = now + 1_000_000_000;
+        while contention.company(now, if now < gone { SLICE_NS } else { DEAR_NS })
+            == Company::Strangers
+        {
+            contention = Contention::from_word(contention.to_word());
+            now += 1_000_000;
+        }
+        let (least, step) = (gone + QUIET_NS, 1 << SEEN_SHIFT);
+        assert!((least - 1_000_000..=least + step).contains(&now), "{now} of {least}");
     }
 
     #[test]
@@ -278,10 +324,10 @@ mod tests {
         next_trial(&mut contention, &mut now);
         let settled = now + SETTLE_NS;
         assert!(!contention.resumed(settled + SLICE_NS - 1, SLICE_NS, 0));
-        assert_eq!(contention.company(settled + SLICE_NS), Company::Alone);
+        assert_eq!(contention.company(settled + SLICE_NS, 0), Company::Alone);
         assert!(!contention.is_settled());
         assert!(contention.resumed(settled + SLICE_NS, SLICE_NS, 0));
-        assert_eq!(contention.company(settled + SLICE_NS), Company::Strangers);
+        assert_eq!(contention.company(settled + SLICE_NS, 0), Company::Strangers);
     }
 
     #[test]
@@ -290,7 +336,7 @@ mod tests {
         next_trial(&mut contention, &mut now);
         assert!(!contention.resumed(now + SETTLE_NS, CHEAP_NS, 0));
         now += SETTLE_NS + JUDGE_NS;
-        assert_eq!(contention.company(now), Company::Alone);
+        assert_eq!(contention.company(now, 0), Company::Alone);
         assert!(contention.is_settled());
     }
 
@@ -300,10 +346,10 @@ mod tests {
         let pass = |contention: &mut Contention, now: &mut u64| {
             let pause = next_trial(contention, now);
             *now += SETTLE_NS + JUDGE_NS;
-            assert_eq!(contention.company(*now), Company::Alone);
+            assert_eq!(contention.company(*now, 0), Company::Alone);
             pause
         };
-        for factor in [1, 2, 4] {
+        for factor in [1, 4, 16] {
             assert_eq!(pass(&mut contention, &mut now), factor * PAUSE_FIRST_NS);
             meet_strangers(&mut contention, &mut now);
         }

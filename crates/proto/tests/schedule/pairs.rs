@@ -149,15 +149,21 @@ struct Process {
     spinning: u32,
     yielding: u32,
     spins_begun: u32,
+    /// When a wait last began on each CPU.
+    waited: Vec<Ns>,
     ledger: Ledger,
     beside_since: Option<Ns>,
     trial_since: Option<Ns>,
 }
 
 impl Process {
-    /// A wait begins.
-    fn company(&mut self, now: Ns) -> Company {
-        let company = self.contention.company(now);
+    /// A wait begins on a CPU.
+    fn company(&mut self, now: Ns, cpu: usize) -> Company {
+        if self.waited.len() <= cpu {
+            self.waited.resize(cpu + 1, now);
+        }
+        let gap = now - core::mem::replace(&mut self.waited[cpu], now);
+        let company = self.contention.company(now, gap);
         let is_trial = company == Company::Alone && !self.contention.is_settled();
         match self.trial_since {
             None if is_trial => self.trial_since = Some(now),
@@ -391,7 +397,7 @@ impl Pairs {
         let peer_cpu = machine.cpu_of(self.ends[self.ends[end].peer].thread);
         let it = &mut self.ends[end];
         let process = &mut self.processes[it.process];
-        it.company = process.company(machine.now());
+        it.company = process.company(machine.now(), machine.cpu_of(it.thread));
         let peer_elsewhere = machine.cpu_of(it.thread) != peer_cpu;
         let spins = peer_elsewhere && process.spinning + 1 < self.cpus;
         it.course = match self.manner {

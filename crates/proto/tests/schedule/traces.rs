@@ -87,17 +87,18 @@ fn replay(trace: &Trace) -> (Ns, Ns) {
     const LENGTH_NS: Ns = 10_000_000_000;
     let mut contention = Contention::new();
     let (mut by_rule, mut without) = (0, 0);
-    let (mut now, mut which) = (1_000_000, 0);
+    let (mut now, mut gap, mut which) = (1_000_000, 0, 0);
     while now < LENGTH_NS {
         let (from, to) = trace[which % trace.len()];
         let late = (to - from) * 1000;
         without += late;
         which += 1;
-        if contention.company(now) == Company::Alone {
+        if contention.company(now, gap) == Company::Alone {
             by_rule += late;
             contention.resumed(now + late, late, 0);
         }
         now += late;
+        gap = late;
     }
     (by_rule, without)
 }

@@ -42,33 +42,52 @@ impl Spins {
     }
 }
 
-/// Threads of this process that have yielded on each CPU and do not run again yet. Each has a cache line that hardly ever
-/// leaves it: with one line for all, ten connections by threads lost a fortieth of their rate.
-struct Yields([YieldsOfCpu; 128]);
+/// What threads of this process do on each CPU. Each has a cache line that hardly ever leaves it: with one line for all,
+/// ten connections by threads lost a fortieth of their rate.
+struct Cpus([Cpu; 128]);
 
 #[repr(align(64))]
-struct YieldsOfCpu(AtomicI32);
+struct Cpu {
+    /// Threads that have yielded there and do not run again yet.
+    yielded: AtomicI32,
+    /// When a wait last began there, by [`sys::now_ns`]; told beside strangers only.
+    waited_ns: AtomicU64,
+}
 
-static YIELDS: Yields = Yields([const { YieldsOfCpu(AtomicI32::new(0)) }; 128]);
+impl Cpu {
+    const fn new() -> Self {
+        Self { yielded: AtomicI32::new(0), waited_ns: AtomicU64::new(0) }
+    }
+}
 
-impl Yields {
-    /// CPUs beyond the last share lines, and their threads are counted together.
-    fn of(&self, cpu: u32) -> &AtomicI32 {
-        &self.0[cpu as usize % self.0.len()].0
+static CPUS: Cpus = Cpus([const { Cpu::new() }; 128]);
+
+impl Cpus {
+    /// Those beyond the last share lines, and their threads are counted together.
+    fn of(&self, cpu: u32) -> &Cpu {
+        &self.0[cpu as usize % self.0.len()]
     }
 
-    /// Those that wait for these two. See [`Spins::now`] for a count that is too low.
+    /// Threads that have yielded and wait for these two. See [`Spins::now`] for a count that is too low.
     fn waiting_for(&self, one: u32, other: u32) -> u32 {
-        let waiting = |cpu| self.of(cpu).load(Ordering::Relaxed).max(0).cast_unsigned();
+        let waiting = |cpu| self.of(cpu).yielded.load(Ordering::Relaxed).max(0).cast_unsigned();
         waiting(one) + waiting(other)
     }
 
     /// Yields, and is counted until it runs again.
     fn yield_cpu(&self) {
-        let here = self.of(sys::cpu());
+        let here = &self.of(sys::cpu()).yielded;
         here.fetch_add(1, Ordering::Relaxed);
         sys::yield_cpu();
         here.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A wait begins on a CPU. How long ago the last one did, if one has.
+    fn waits(&self, cpu: u32, now_ns: u64) -> u64 {
+        match self.of(cpu).waited_ns.swap(now_ns, Ordering::Relaxed) {
+            0 => 0,
+            before => now_ns.saturating_sub(before),
+        }
     }
 }
 
@@ -76,9 +95,9 @@ impl Yields {
 pub(crate) fn after_fork_in_child() {
     SPINS.0.store(0, Ordering::Relaxed);
     // Pages that were never written stay so.
-    for YieldsOfCpu(waiting) in &YIELDS.0 {
-        if waiting.load(Ordering::Relaxed) != 0 {
-            waiting.store(0, Ordering::Relaxed);
+    for Cpu { yielded, .. } in &CPUS.0 {
+        if yielded.load(Ordering::Relaxed) != 0 {
+            yielded.store(0, Ordering::Relaxed);
         }
     }
 }
@@ -102,13 +121,15 @@ impl Neighbours {
         answer
     }
 
-    /// Which thread takes what a wait that begins now gives away.
+    /// Which thread takes what a wait that begins now on this CPU gives away.
     #[inline]
-    fn company(&self) -> Company {
+    fn company(&self, here: u32) -> Company {
         if Contention::from_word(self.0.load(Ordering::Relaxed)).is_settled() {
             return Company::Alone;
         }
-        self.change(|contention| contention.company(sys::now_ns()))
+        let now = sys::now_ns();
+        let gap = CPUS.waits(here, now);
+        self.change(|contention| contention.company(now, gap))
     }
 
     /// A thread runs again `late_ns` after it has yielded, when so many spins had been begun. True:
@@ -177,13 +198,13 @@ pub fn linger(
     let policy = options::current().spin;
     let here = sys::cpu();
     let elsewhere = peer_cpu().filter(|cpu| *cpu != here);
-    let company = NEIGHBOURS.company();
+    let company = NEIGHBOURS.company(here);
     let mut cost = Cost { beside_strangers: company != Company::Alone, ..Cost::default() };
     let now = Circumstances {
         peer_elsewhere: elsewhere.is_some(),
         cpus: cpus(),
         spinning: SPINS.now(),
-        yielding: elsewhere.map_or(0, |there| YIELDS.waiting_for(here, there)),
+        yielding: elsewhere.map_or(0, |there| CPUS.waiting_for(here, there)),
         company,
         policy,
     };
@@ -199,7 +220,7 @@ pub fn linger(
             }
             Step::Yield => {
                 let (start, begun) = (sys::now_ns(), SPINS.begun());
-                YIELDS.yield_cpu();
+                CPUS.yield_cpu();
                 cost.yields += 1;
                 let end = sys::now_ns();
                 if NEIGHBOURS.resumed(end, end - start, begun) {
@@ -289,13 +310,21 @@ mod tests {
 
     #[test]
     fn threads_that_have_yielded_are_counted_for_their_cpu() {
-        let yields = Yields([const { YieldsOfCpu(AtomicI32::new(0)) }; 128]);
-        yields.of(3).store(2, Ordering::Relaxed);
-        yields.of(131).fetch_add(1, Ordering::Relaxed);
-        yields.of(4).store(-1, Ordering::Relaxed);
-        assert_eq!([yields.waiting_for(3, 4), yields.waiting_for(4, 5)], [3, 0]);
-        yields.yield_cpu();
-        assert_eq!(yields.waiting_for(3, 3), 6);
+        let cpus = Cpus([const { Cpu::new() }; 128]);
+        cpus.of(3).yielded.store(2, Ordering::Relaxed);
+        cpus.of(131).yielded.fetch_add(1, Ordering::Relaxed);
+        cpus.of(4).yielded.store(-1, Ordering::Relaxed);
+        assert_eq!([cpus.waiting_for(3, 4), cpus.waiting_for(4, 5)], [3, 0]);
+        cpus.yield_cpu();
+        assert_eq!(cpus.waiting_for(3, 3), 6);
+    }
+
+    #[test]
+    fn the_last_wait_is_remembered_for_its_cpu() {
+        let cpus = Cpus([const { Cpu::new() }; 128]);
+        assert_eq!([cpus.waits(1, 500), cpus.waits(2, 600)], [0, 0], "none has begun there");
+        assert_eq!([cpus.waits(1, 700), cpus.waits(2, 700)], [200, 100]);
+        assert_eq!(cpus.waits(1, 600), 0, "a thread that has lost its CPU in between");
     }
 
     #[test]
