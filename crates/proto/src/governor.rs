@@ -56,7 +56,7 @@ pub const SPIN_BESIDE_STRANGERS_NS: u32 = 5_000;
 /// sleepers paid that after each tick.
 pub const NAP_NS: u64 = 12_000_000;
 /// Longest time that a [`Bar`] is up, in waits.
-const BARRED_MAX: u16 = 64;
+const BARRED_MAX: u8 = 64;
 
 /// When waiters may spin (`spin` in the configuration).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,14 +122,15 @@ pub struct Governor {
     /// Waits in succession that a yield has ended.
     yielded: u32,
     naps: Bar,
+    pulls: Bar,
 }
 
 /// Bars what was in vain: for one wait, and for twice as many each time that it is in vain again,
 /// up to 64. One that was fruitful lifts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bar {
-    penalty: u16,
-    barred_for: u16,
+    penalty: u8,
+    barred_for: u8,
 }
 
 impl Bar {
@@ -161,21 +162,30 @@ impl Governor {
     /// Knows nothing yet: tries the full budget.
     #[must_use]
     pub const fn new() -> Self {
-        Self { spin_budget_ns: SPIN_BUDGET_NS_MAX, waits: 0, yielded: 0, naps: Bar::LIFTED }
+        Self {
+            spin_budget_ns: SPIN_BUDGET_NS_MAX,
+            waits: 0,
+            yielded: 0,
+            naps: Bar::LIFTED,
+            pulls: Bar::LIFTED,
+        }
     }
 
     /// What was learned, as four words to keep anywhere.
     #[must_use]
     pub const fn to_words(self) -> [u32; 4] {
-        let Self { spin_budget_ns, waits, yielded, naps: Bar { penalty, barred_for } } = self;
-        [spin_budget_ns, waits, yielded, penalty as u32 | (barred_for as u32) << 16]
+        let Self { spin_budget_ns, waits, yielded, naps, pulls } = self;
+        let bars = [naps.penalty, naps.barred_for, pulls.penalty, pulls.barred_for];
+        [spin_budget_ns, waits, yielded, u32::from_le_bytes(bars)]
     }
 
     /// The inverse of [`Self::to_words`].
     #[must_use]
-    pub const fn from_words([spin_budget_ns, waits, yielded, naps]: [u32; 4]) -> Self {
-        let naps = Bar { penalty: naps as u16, barred_for: (naps >> 16) as u16 };
-        Self { spin_budget_ns, waits, yielded, naps }
+    pub const fn from_words([spin_budget_ns, waits, yielded, bars]: [u32; 4]) -> Self {
+        let [a, b, c, d] = bars.to_le_bytes();
+        let naps = Bar { penalty: a, barred_for: b };
+        let pulls = Bar { penalty: c, barred_for: d };
+        Self { spin_budget_ns, waits, yielded, naps, pulls }
     }
 
     /// Begins a wait and returns its course.
@@ -227,6 +237,17 @@ impl Governor {
     /// A nap has ended. `fruitful`: something had happened on the connection.
     pub fn napped(&mut self, fruitful: bool) {
         self.naps.ended(fruitful);
+    }
+
+    /// Strangers are known, and a loop that sleeps is to be woken. Whether by a bell that pulls it to the CPU of this thread, which
+    /// costs more than another bell: it ran `elsewhere`, and has not stayed there after all pulls of late.
+    pub fn pulls(&mut self, elsewhere: bool) -> bool {
+        let pulls = elsewhere && self.pulls.admits();
+        // In vain, unless it is seen here before the next time.
+        if pulls || !elsewhere {
+            self.pulls.ended(!elsewhere);
+        }
+        pulls
     }
 }
 
@@ -293,6 +314,17 @@ mod tests {
         let crowd = |yielding| Circumstances { yielding, ..FREE };
         assert_eq!(steps(&mut g, crowd(11))[0], Step::Yield);
         assert!(matches!(steps(&mut g, crowd(10))[0], Step::Spin { .. }));
+    }
+
+    #[test]
+    fn pulls_in_vain_bar_pulls_for_a_growing_while() {
+        let mut g = Governor::new();
+        for barred in [1, 2, 4, 8, 16, 32, 64, 64] {
+            assert!(g.pulls(true));
+            assert!((0..barred).all(|_| !g.pulls(true)));
+        }
+        assert!(!g.pulls(false), "it is here");
+        assert!(g.pulls(true));
     }
 
     /// Threads that have met on one CPU of many yield to each other for ever otherwise.

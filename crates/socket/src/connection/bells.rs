@@ -2,7 +2,7 @@
 
 use crate::Errno;
 use crate::connection::sleeper::{self, Counted};
-use crate::connection::{turns, words};
+use crate::connection::{spin, turns, words};
 use crate::process::mail;
 use crate::table::conn::Conn;
 use crate::table::end::End;
@@ -39,18 +39,36 @@ fn end_nap(conn: &Conn) {
     sys::futex_wake(sleeper::low_half(&conn.mine.sending.producer), 1);
 }
 
-/// Marks news in each of up to four channels. True: one sleeps out of our reach.
-pub(crate) fn mark(conn: &Conn, channels: u32, cpu: u32) -> bool {
-    use crate::process::group::Marked;
-    let mut unreachable = false;
+/// Marks news in each of up to four channels, and wakes the loops that sleep. True: one is to be woken by TCP.
+pub(crate) fn mark(end: &End<'_>, channels: u32, cpu: u32) -> bool {
+    let mut by_tcp = false;
     for channel in channels.to_ne_bytes().into_iter().filter(|channel| *channel != 0) {
-        match mail::mark(conn.group, usize::from(channel) - 1, conn.peer_slot, cpu) {
-            Marked::Awake => {}
-            Marked::Rung => count(&conn.slot.counters.wakeups, 1),
-            Marked::Unreachable => unreachable = true,
+        let channel = usize::from(channel) - 1;
+        if end.group.mark(channel, end.peer_slot, cpu) {
+            by_tcp |= !wake_loop(end, channel, cpu);
         }
     }
-    unreachable
+    by_tcp
+}
+
+/// Rings the bell of a loop that sleeps. False: a bell by TCP is to wake it.
+///
+/// The kernel wakes a thread where it ran last. Beside strangers that is dear on another CPU than ours: an interrupt there, and a
+/// thread that loses the CPU, 25 µs each way on a virtual machine. A bell by TCP tells the kernel that the ringer will sleep soon, so the loop
+/// comes to this CPU, and the next bells find it here.
+#[cold]
+fn wake_loop(end: &End<'_>, channel: usize, cpu: u32) -> bool {
+    if spin::are_strangers_known() {
+        let mut governor = end.sock.receive_wait.recall();
+        let pulls = governor.pulls(end.peer_cpu() != cpu);
+        end.sock.receive_wait.keep(governor);
+        if pulls {
+            return false;
+        }
+    }
+    let is_rung = mail::ring(end.group, channel);
+    count(&end.slot.counters.wakeups, u64::from(is_rung));
+    is_rung
 }
 
 /// Rings the universal bell: one byte on the TCP connection, if that carries bells only.

@@ -141,6 +141,11 @@ impl Neighbours {
     }
 }
 
+/// Whether strangers want the CPUs of this process, as far as its last wait knows.
+pub(super) fn are_strangers_known() -> bool {
+    !Contention::from_word(NEIGHBOURS.0.load(Ordering::Relaxed)).is_settled()
+}
+
 /// What a wait cost, for the counters of a connection.
 #[derive(Default)]
 pub struct Cost {

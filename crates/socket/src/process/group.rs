@@ -495,15 +495,11 @@ impl Group {
         sent
     }
 
-    /// Marks news for the peer's slot in a channel of the peer and rings it if it
-    /// sleeps. False: it sleeps and we have no bell for it.
+    /// Marks news for the peer's slot in a channel of the peer. True: its loop sleeps, and has to be woken.
     #[inline]
-    pub fn mark(&self, number: usize, peer_slot: usize, cpu: u32) -> Marked {
-        let Some((_, wake)) = self.theirs() else { return Marked::Awake };
-        if number >= CHANNELS || !wake.channel(number).mark(peer_slot, cpu) {
-            return Marked::Awake;
-        }
-        self.ring(number)
+    pub fn mark(&self, number: usize, peer_slot: usize, cpu: u32) -> bool {
+        let Some((_, wake)) = self.theirs() else { return false };
+        number < CHANNELS && wake.channel(number).mark(peer_slot, cpu)
     }
 
     /// Whether we can ring a channel of the peer, or it is our own.
@@ -516,17 +512,15 @@ impl Group {
         core::ptr::eq(self.process, process)
     }
 
+    /// Rings the bell of one of the peer's channels. False: it has not reached us.
     #[cold]
-    pub(super) fn ring(&self, number: usize) -> Marked {
+    pub(super) fn ring(&self, number: usize) -> bool {
         let fd = if self.peer == self.process.instance {
             self.process.bell(number)
         } else {
             self.bells[number].load(Ordering::Acquire).checked_sub(1).filter(|fd| *fd >= 0)
         };
-        match fd.map(sys::ring_eventfd) {
-            Some(Ok(_) | Err(Errno(libc::EAGAIN))) => Marked::Rung,
-            _ => Marked::Unreachable,
-        }
+        matches!(fd.map(sys::ring_eventfd), Some(Ok(_) | Err(Errno(libc::EAGAIN))))
     }
 
     /// Gives everything back.
@@ -580,17 +574,6 @@ pub(super) enum PeerUse {
     /// It has not said so, and is dead. A process that it has given the connection to may read the ring still: a gateway that
     /// has replaced another.
     Inherited,
-}
-
-/// What became of a mark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Marked {
-    /// The loop is awake, it will find the bit.
-    Awake,
-    /// Its bell was rung.
-    Rung,
-    /// It sleeps, and its bell has not reached us.
-    Unreachable,
 }
 
 #[cfg(test)]

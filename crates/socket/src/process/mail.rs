@@ -3,7 +3,7 @@
 //! Letters come to the mailbox, from processes of this network namespace, and by lines, from those of
 //! others. The sender of a letter is named by the kernel or by the agent.
 
-use crate::process::group::{self, Group, Marked, THEIR_SLAB, THEIR_WAKE};
+use crate::process::group::{self, Group, THEIR_SLAB, THEIR_WAKE};
 use crate::process::groups::{self, Look};
 use crate::process::home::{self, Home};
 use crate::process::options;
@@ -314,25 +314,16 @@ fn has_no_objection(letter: &Received, is_near: impl FnOnce(&Received) -> bool) 
     options::current().policy.objection_to_user(sys::uid(), uid, gid, is_near).is_none()
 }
 
-/// Marks news for a slot of the peer in one of its channels, and rings that if it sleeps. Its bell may
-/// still lie in our mailbox.
-#[inline]
-pub(crate) fn mark(group: &Group, channel: usize, peer_slot: usize, cpu: u32) -> Marked {
-    match group.mark(channel, peer_slot, cpu) {
-        Marked::Unreachable => ring_after_mail(group, channel),
-        marked => marked,
-    }
-}
-
+/// Rings the bell of one of the peer's channels, which may still lie in our mailbox. False: it is not there either.
 #[cold]
-fn ring_after_mail(group: &Group, channel: usize) -> Marked {
-    // The mail of an ancestor is not ours to read.
-    match home::existing().filter(|home| group.is_of(home) && !group.has_bell(channel)) {
-        Some(home) => {
+pub(crate) fn ring(group: &Group, channel: usize) -> bool {
+    group.ring(channel) || {
+        // The mail of an ancestor is not ours to read.
+        let home = home::existing().filter(|home| group.is_of(home) && !group.has_bell(channel));
+        home.is_some_and(|home| {
             home.read_mail();
             group.ring(channel)
-        }
-        None => Marked::Unreachable,
+        })
     }
 }
 
