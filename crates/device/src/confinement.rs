@@ -7,6 +7,7 @@
 //! | Confinement | Calls |
 //! |---|---|
 //! | none | all |
+//! | a filter that the operator trusts ([`trust`]) | all but those that a filter's author may not have heard of ([`knows_recent_calls`]) |
 //! | a filter (`SECCOMP_MODE_FILTER`) | [`is_ordinary`], and what the program has asked for itself ([`admit`]) |
 //! | strict (`SECCOMP_MODE_STRICT`) | `read` and `write` |
 //!
@@ -18,7 +19,7 @@
 //!
 //! *Source*: seccomp(2); Linux `kernel/seccomp.c`.
 
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use syscalls::Sysno;
 
 /// How far the program is confined.
@@ -64,6 +65,19 @@ pub fn is_strict() -> bool {
 pub fn set(confinement: Confinement) {
     // SeqCst: threads that this is for see it before the filter is there.
     NOW.store(confinement as u8, Ordering::SeqCst);
+}
+
+static IS_TRUSTED: AtomicBool = AtomicBool::new(false);
+
+/// A filter is there, and lets the library's calls pass.
+pub fn trust() {
+    IS_TRUSTED.store(true, Ordering::Relaxed);
+}
+
+/// Whether the library makes calls that have an older one in their place: systemd's `@system-service` kills for each call that is
+/// younger than systemd.
+pub(crate) fn knows_recent_calls() -> bool {
+    !IS_TRUSTED.load(Ordering::Relaxed)
 }
 
 /// Whether the library makes this call.

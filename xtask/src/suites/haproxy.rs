@@ -39,7 +39,7 @@ fn part(tree: &Path) -> Result<Part> {
         Ok::<_, anyhow::Error>(path.display().to_string())
     };
     // What a failed script leaves lies where its name is short: UNIX sockets are among it.
-    let left = env::temp_dir().join("sidestep-haproxy");
+    let left = env::temp_dir().join("suite-haproxy");
     if left.is_dir() {
         fs::remove_dir_all(&left)?;
     }

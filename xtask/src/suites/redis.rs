@@ -98,7 +98,7 @@ pub(super) fn suite(scratch: &Path, short: bool) -> Result<Suite> {
 /// Lets what the tests write lie where its name is short: among it are UNIX sockets, of
 /// which the hundredth of a unit would have a name that is too long.
 fn shorten_names(tree: &Path) -> Result<()> {
-    let (written, short) = (tree.join("tests/tmp"), env::temp_dir().join("sidestep-redis"));
+    let (written, short) = (tree.join("tests/tmp"), env::temp_dir().join("suite-redis"));
     fs::create_dir_all(&short)?;
     if fs::read_link(&written).is_ok_and(|link| link == short) {
         return Ok(());

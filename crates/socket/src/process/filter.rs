@@ -12,8 +12,10 @@ pub(crate) static COMING: AtomicU32 = AtomicU32::new(0);
 /// When the library starts, before any other call of ours: `trusts` says whether a filter that is there
 /// lets our calls pass.
 pub fn start(trusts: bool) {
-    if !trusts {
-        confinement::set(sys::inherited_confinement());
+    match sys::inherited_confinement() {
+        Confinement::None => {}
+        _ if trusts => confinement::trust(),
+        confinement => confinement::set(confinement),
     }
 }
 

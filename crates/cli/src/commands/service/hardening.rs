@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::fs;
 
 /// The system calls of the library, in the order of the alphabet.
-const CALLS: [&str; 65] = [
+const CALLS: [&str; 64] = [
     "bind",
     "clock_gettime",
     "close",
@@ -35,7 +35,6 @@ const CALLS: [&str; 65] = [
     "fstatfs",
     "ftruncate",
     "futex",
-    "futex_wait",
     "futex_waitv",
     "getdents64",
     "geteuid",
@@ -86,7 +85,7 @@ const CALLS: [&str; 65] = [
     "write",
 ];
 /// Those of them that older kernels do not know, so the library does without.
-const DISPENSABLE: [&str; 3] = ["futex_wait", "futex_waitv", "epoll_pwait2"];
+const DISPENSABLE: [&str; 2] = ["futex_waitv", "epoll_pwait2"];
 
 /// Settings that systemd enforces by a filter of system calls.
 const BY_FILTER: [&str; 13] = [
