@@ -12,7 +12,7 @@
 //!   Alone ─────────────────────────────────────▶ Strangers: no thread yields
 //!     ▲                                            │    ▲
 //!     │ no dear yield         the pause is over,   │    │ a dear yield, begun after SETTLE_NS:
-//!     │ in JUDGE_NS     or no gap for QUIET_NS     ▼    │ the next pause is four times as long
+//!     │ in JUDGE_NS     or no gap for QUIET_NS     ▼    │ the next pause is twice as long
 //!     └───────────────────────────────────────── Trial: all threads yield
 //! ```
 //!
@@ -31,10 +31,11 @@
 //!   themselves. A thread that sleeps does not see who has its CPU, but all threads of the process see together whether one of
 //!   them ran there: a *gap* of more than [`DEAR_NS`] between two waits that begin on one CPU is the turn of a stranger, or
 //!   nobody had work. Both are no reason for a trial.
-//! * So the pause begins at [`PAUSE_FIRST_NS`] and becomes four times as long up to [`PAUSE_MAX_NS`], also with a
+//! * So the pause begins at [`PAUSE_FIRST_NS`] and doubles up to [`PAUSE_MAX_NS`], also with a
 //!   stranger that is met soon after a trial; and it ends early when no thread has seen a gap for [`QUIET_NS`]. A process
-//!   that is never alone gives 16 ms of each 6.4 s to trials, and one whose strangers have gone learns that within
-//!   [`QUIET_NS`] and the trial. One that has been alone for [`FORGOTTEN_AFTER`] pauses begins anew.
+//!   that is never alone gives 20 ms of each 6.4 s to trials, and one whose strangers have gone learns that within
+//!   [`QUIET_NS`] and the trial. One that has been alone for [`FORGOTTEN_AFTER`] pauses, which count for [`QUIET_NS`] at
+//!   most, begins anew.
 
 /// A yield that takes longer than this many nanoseconds has served a stranger: one that
 /// computes keeps the CPU for a slice of the scheduler, more than a millisecond. A dozen waiters
@@ -52,19 +53,20 @@ pub const PAUSE_FIRST_NS: u64 = 25_000_000;
 pub const PAUSE_MAX_NS: u64 = pause_ns(FAILED_MAX);
 /// A pause ends when no gap was seen for so many nanoseconds: strangers who stay have a slice now and then, also those of little weight.
 pub const QUIET_NS: u64 = 400_000_000;
-/// For so many nanoseconds of a trial, threads repay each other what they have slept.
-pub const SETTLE_NS: u64 = 8_000_000;
+/// For so many nanoseconds of a trial, threads repay each other what they have slept: for as long as one naps at most
+/// ([`governor::NAP_NS`](crate::governor::NAP_NS)). With 8 ms a ninth of the trials failed without a stranger.
+pub const SETTLE_NS: u64 = 12_000_000;
 /// For so many nanoseconds after that, a dear yield has met a stranger.
 pub const JUDGE_NS: u64 = 8_000_000;
 /// So many pauses without a stranger, and the next one is the first.
 pub const FORGOTTEN_AFTER: u64 = 8;
 
 /// Trials that have failed in succession; more make no pause longer.
-const FAILED_MAX: u32 = 4;
+const FAILED_MAX: u32 = 8;
 
 /// That after so many failed trials.
 const fn pause_ns(failed: u32) -> u64 {
-    PAUSE_FIRST_NS << (2 * failed)
+    PAUSE_FIRST_NS << failed
 }
 
 /// What a wait may count on.
@@ -103,7 +105,7 @@ enum Phase {
 
 /// Bits of the word: the phase, above it the failed trials, a span, a time.
 const PHASE_BITS: u32 = 2;
-const FAILED_BITS: u32 = 3;
+const FAILED_BITS: u32 = 4;
 const SPAN_BITS: u32 = 8;
 /// Two to this power are the nanoseconds of one step of the word: of what was lost, ...
 const LOST_SHIFT: u32 = 15;
@@ -125,7 +127,7 @@ impl Contention {
         Self { phase: Phase::Alone { last_ns: 0, lost_ns: 0 }, failed: 0 }
     }
 
-    /// What was learned, as a word to keep anywhere: times in microseconds, for 70 years.
+    /// What was learned, as a word to keep anywhere: times in microseconds, for 35 years.
     #[must_use]
     pub const fn to_word(self) -> u64 {
         let (phase, ns, span) = match self.phase {
@@ -187,7 +189,7 @@ impl Contention {
         match self.phase {
             Phase::Alone { last_ns, lost_ns } => {
                 let passed_ns = now_ns.saturating_sub(last_ns);
-                if passed_ns > FORGOTTEN_AFTER * pause_ns(self.failed) {
+                if passed_ns > FORGOTTEN_AFTER * pause_ns(self.failed).min(QUIET_NS) {
                     self.failed = 0;
                 }
                 // Threads that are late together lose the same time.
@@ -276,7 +278,7 @@ mod tests {
     #[test]
     fn pauses_grow_while_strangers_stay() {
         let (mut contention, mut now) = beside_strangers();
-        for factor in [1, 4, 16, 64, 256, 256] {
+        for factor in [1, 2, 4, 8, 16, 32, 64, 128, 256, 256] {
             assert_eq!(next_trial(&mut contention, &mut now), factor * PAUSE_FIRST_NS);
             now += SETTLE_NS + SLICE_NS;
             assert!(contention.resumed(now, SLICE_NS, 0));
@@ -287,7 +289,7 @@ mod tests {
     #[test]
     fn a_pause_ends_early_when_no_stranger_shows_itself() {
         let (mut contention, mut now) = beside_strangers();
-        for _ in 0..3 {
+        for _ in 0..7 {
             next_trial(&mut contention, &mut now);
             now += SETTLE_NS + SLICE_NS;
             assert!(contention.resumed(now, SLICE_NS, 0));
@@ -349,12 +351,12 @@ mod tests {
             assert_eq!(contention.company(*now, 0), Company::Alone);
             pause
         };
-        for factor in [1, 4, 16] {
+        for factor in [1, 2, 4] {
             assert_eq!(pass(&mut contention, &mut now), factor * PAUSE_FIRST_NS);
             meet_strangers(&mut contention, &mut now);
         }
         pass(&mut contention, &mut now);
-        now += FORGOTTEN_AFTER * PAUSE_MAX_NS + SLICE_NS;
+        now += FORGOTTEN_AFTER * QUIET_NS + SLICE_NS;
         meet_strangers(&mut contention, &mut now);
         assert_eq!(next_trial(&mut contention, &mut now), PAUSE_FIRST_NS);
     }
