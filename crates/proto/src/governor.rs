@@ -30,6 +30,8 @@
 //! 4. Nap at most [`NAP_NS`]. A nap that nothing ended bars naps for a while: a connection
 //!    that rests is not woken to fall asleep again.
 //! 5. Park.
+//!
+//! A waker has one choice: which bell wakes a loop that sleeps ([`Governor::pulls`]).
 
 use crate::contention::Company;
 

@@ -58,7 +58,8 @@ pub(crate) fn mark(end: &End<'_>, channels: u32, cpu: u32) -> bool {
 /// comes to this CPU, and the next bells find it here.
 #[cold]
 fn wake_loop(end: &End<'_>, channel: usize, cpu: u32) -> bool {
-    if spin::are_strangers_known() {
+    let carries_bells = end.slot.flags.load(Ordering::Relaxed) & flag::SEND_SWITCHED != 0;
+    if carries_bells && spin::are_strangers_known() {
         let mut governor = end.sock.receive_wait.recall();
         let pulls = governor.pulls(end.peer_cpu() != cpu);
         end.sock.receive_wait.keep(governor);

@@ -17,7 +17,7 @@
 use std::collections::HashMap;
 use std::fs;
 
-/// The system calls of the library, in the order of the alphabet.
+/// The system calls of the library under a filter, in the order of the alphabet.
 const CALLS: [&str; 64] = [
     "bind",
     "clock_gettime",
@@ -222,6 +222,9 @@ mod tests {
         Hardening::of(&fields.iter().copied().collect()).examine()
     }
 
+    /// What the library calls where there is no filter alone (`confinement::knows_recent_calls`).
+    const UNFILTERED: [&str; 1] = ["futex_wait"];
+
     /// The library's own source is the only place that knows what it calls.
     #[test]
     fn the_list_has_every_call_of_the_library() {
@@ -233,7 +236,8 @@ mod tests {
             let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_')?;
             is_whole.then_some(&rest[..end])
         });
-        let mut calls: Vec<&str> = calls.filter(|call| !call.is_empty()).collect();
+        let is_listed = |call: &&str| !call.is_empty() && !UNFILTERED.contains(call);
+        let mut calls: Vec<&str> = calls.filter(is_listed).collect();
         calls.sort_unstable();
         calls.dedup();
         assert_eq!(calls, CALLS);
