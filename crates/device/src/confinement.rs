@@ -7,7 +7,7 @@
 //! | Confinement | Calls |
 //! |---|---|
 //! | none | all |
-//! | a filter that the operator trusts ([`trust`]) | all but those that a filter's author may not have heard of ([`knows_recent_calls`]) |
+//! | a filter that the operator trusts ([`trust`]) | all but those that a filter's author may not have heard of ([`is_recent`]) |
 //! | a filter (`SECCOMP_MODE_FILTER`) | [`is_ordinary`], and what the program has asked for itself ([`admit`]) |
 //! | strict (`SECCOMP_MODE_STRICT`) | `read` and `write` |
 //!
@@ -74,16 +74,16 @@ pub fn trust() {
     IS_TRUSTED.store(true, Ordering::Relaxed);
 }
 
-/// Whether the library makes calls that have an older one in their place: systemd's `@system-service` kills for each call that is
-/// younger than systemd.
-pub(crate) fn knows_recent_calls() -> bool {
-    !IS_TRUSTED.load(Ordering::Relaxed)
-}
-
 /// Whether the library makes this call.
 #[inline]
 pub(crate) fn permits(number: Sysno) -> bool {
-    !is_confined() || is_permitted(number)
+    (!is_confined() || is_permitted(number))
+        && !(is_recent(number) && IS_TRUSTED.load(Ordering::Relaxed))
+}
+
+/// Whether an older call does as well: systemd's `@system-service` kills for each that is younger than systemd.
+const fn is_recent(number: Sysno) -> bool {
+    matches!(number, Sysno::futex_wait)
 }
 
 #[cold]

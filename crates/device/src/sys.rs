@@ -1388,7 +1388,7 @@ pub fn futex_wait_restarting(word: &AtomicU32, value: u32, timeout: Duration) ->
     // A point in time, which does not move when the call is restarted.
     let end = timespec(Duration::from_nanos(now_ns()).saturating_add(timeout));
     let (end, clock) = (&raw const end, libc::CLOCK_MONOTONIC);
-    if IS_KNOWN.load(Ordering::Relaxed) && confinement::knows_recent_calls() {
+    if IS_KNOWN.load(Ordering::Relaxed) {
         // SAFETY: the word and the timespec outlive the call.
         match unsafe {
             call!(futex_wait, word.as_ptr(), value, any_bit, WORD_OF_32_BITS, end, clock)

@@ -30,7 +30,7 @@
 //!   late by 20 to 100 ms. That doubled their p99 when there was a trial every 400 ms. So there are few of them while strangers show
 //!   themselves. A thread that sleeps does not see who has its CPU, but all threads of the process see together whether one of
 //!   them ran there: a *gap* of more than [`DEAR_NS`] between two waits that begin on one CPU is the turn of a stranger, or
-//!   nobody had work. Both are no reason for a trial.
+//!   the process had no work. Both are no reason for a trial.
 //! * So the pause begins at [`PAUSE_FIRST_NS`] and doubles up to [`PAUSE_MAX_NS`], also with a
 //!   stranger that is met soon after a trial; and it ends early when no thread has seen a gap for [`QUIET_NS`]. A process
 //!   that is never alone gives 20 ms of each 6.4 s to trials, and one whose strangers have gone learns that within
@@ -111,6 +111,7 @@ const SPAN_BITS: u32 = 8;
 const LOST_SHIFT: u32 = 15;
 /// ... of the time from the last gap to the end of the pause, ...
 const SEEN_SHIFT: u32 = 25;
+const _: () = assert!(PAUSE_MAX_NS >> SEEN_SHIFT < 1 << SPAN_BITS);
 /// ... and of a time.
 const TIME_SHIFT: u32 = 10;
 

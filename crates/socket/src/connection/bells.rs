@@ -60,9 +60,9 @@ pub(crate) fn mark(end: &End<'_>, channels: u32, cpu: u32) -> bool {
 fn wake_loop(end: &End<'_>, channel: usize, cpu: u32) -> bool {
     let carries_bells = end.slot.flags.load(Ordering::Relaxed) & flag::SEND_SWITCHED != 0;
     if carries_bells && spin::are_strangers_known() {
-        let mut governor = end.sock.receive_wait.recall();
+        let mut governor = end.sock.send_wait.recall();
         let pulls = governor.pulls(end.peer_cpu() != cpu);
-        end.sock.receive_wait.keep(governor);
+        end.sock.send_wait.keep(governor);
         if pulls {
             return false;
         }

@@ -121,10 +121,16 @@ impl Neighbours {
         answer
     }
 
+    /// Whether some are known, or a trial looks for them.
+    #[inline]
+    fn are_known(&self) -> bool {
+        !Contention::from_word(self.0.load(Ordering::Relaxed)).is_settled()
+    }
+
     /// Which thread takes what a wait that begins now on this CPU gives away.
     #[inline]
     fn company(&self, here: u32) -> Company {
-        if Contention::from_word(self.0.load(Ordering::Relaxed)).is_settled() {
+        if !self.are_known() {
             return Company::Alone;
         }
         let now = sys::now_ns();
@@ -143,7 +149,7 @@ impl Neighbours {
 
 /// Whether strangers want the CPUs of this process, as far as its last wait knows.
 pub(super) fn are_strangers_known() -> bool {
-    !Contention::from_word(NEIGHBOURS.0.load(Ordering::Relaxed)).is_settled()
+    NEIGHBOURS.are_known()
 }
 
 /// What a wait cost, for the counters of a connection.

@@ -222,7 +222,7 @@ mod tests {
         Hardening::of(&fields.iter().copied().collect()).examine()
     }
 
-    /// What the library calls where there is no filter alone (`confinement::knows_recent_calls`).
+    /// What the library calls where there is no filter alone (`confinement::is_recent`).
     const UNFILTERED: [&str; 1] = ["futex_wait"];
 
     /// The library's own source is the only place that knows what it calls.
